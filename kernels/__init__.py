@@ -1,0 +1,1 @@
+"""Compute kernels behind one attention contract; imported as ``ms_eagle.kernels``."""
