@@ -1,0 +1,90 @@
+"""Progress bars on standard error, and silence where nobody watches."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+from rich.progress import Task as RichTask
+from rich.text import Text
+
+
+class _Figures(ProgressColumn):
+    """The count of a task in its own unit: ``12.3 MB/92.9 MB`` for bytes, ``3/30`` for steps."""
+
+    def render(self, task: RichTask) -> Text:
+        form: Callable[[int], str] = decimal if task.fields["unit"] == "bytes" else str
+        done = form(int(task.completed))
+        return Text(done if task.total is None else f"{done}/{form(int(task.total))}")
+
+
+class Step:
+    """One running job; ``advance`` adds to its count and ``reach`` sets it.
+
+    Both accept plain integers in the unit the job was opened with and do nothing on a silent `Progress`.
+    """
+
+    def __init__(self, bars: RichProgress | None, identity: TaskID | None) -> None:
+        self._bars = bars
+        self._identity = identity
+
+    def advance(self, amount: int = 1) -> None:
+        """Add ``amount`` to the count."""
+        if self._bars is not None:
+            self._bars.advance(self._identity, amount)
+
+    def reach(self, amount: int) -> None:
+        """Set the count to ``amount``."""
+        if self._bars is not None:
+            self._bars.update(self._identity, completed=amount)
+
+
+class Progress:
+    """Shows jobs as bars on standard error, one line each, and clears them when they end.
+
+    Nothing is written when ``quiet`` is set or standard error is not a terminal, so pipes, logs and
+    ``--json`` runs stay clean. A total of None shows a pulsing bar with the elapsed time.
+    """
+
+    def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
+        self._console = console if console is not None else Console(stderr=True)
+        self.visible = not quiet and self._console.is_terminal
+        self._bars: RichProgress | None = None
+
+    def bytes(self, description: str, total: int | None = None) -> contextlib.AbstractContextManager[Step]:
+        """Open a job counted in bytes; the context yields its `Step`."""
+        return self._open(description, total, "bytes")
+
+    def steps(self, description: str, total: int | None = None) -> contextlib.AbstractContextManager[Step]:
+        """Open a job counted in steps; the context yields its `Step`."""
+        return self._open(description, total, "steps")
+
+    @contextlib.contextmanager
+    def _open(self, description: str, total: int | None, unit: str) -> Iterator[Step]:
+        if not self.visible:
+            yield Step(None, None)
+            return
+        # One console carries one live display: jobs opened inside a job share it.
+        outermost = self._bars is None
+        if self._bars is None:
+            self._bars = RichProgress(
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                _Figures(),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bars.start()
+        bars = self._bars
+        identity = bars.add_task(description, total=total, unit=unit)
+        try:
+            yield Step(bars, identity)
+        finally:
+            bars.remove_task(identity)
+            if outermost:
+                bars.stop()
+                self._bars = None
