@@ -1,0 +1,29 @@
+"""JSON files of a model directory, read strictly."""
+
+import json
+from pathlib import Path
+
+from ms_eagle.errors import UserError
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """Read a UTF-8 file that holds one JSON object.
+
+    Raises:
+        UserError: the file is missing or unreadable, not UTF-8, not JSON (with the line), or not an object.
+    """
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; expected a JSON file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 (byte {error.start}); expected a JSON file") from error
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}:{error.lineno}: not valid JSON ({error.msg}); restore or correct it"
+        ) from error
+    except RecursionError as error:
+        raise UserError(f"{path} is nested too deeply; restore or correct it") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a JSON {type(content).__name__}, expected an object")
+    return content
