@@ -35,6 +35,7 @@ _STORAGES = {
     "ByteStorage": ("U8", "u1"),
     "BoolStorage": ("BOOL", "?"),
 }
+_FLOATS = {"F32", "F16", "BF16", "F64"}
 _ORDERED_DICT = "collections.OrderedDict"
 _REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
 _REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
@@ -78,7 +79,14 @@ class _View:
 
 
 class TorchFile:
-    """The tensors of one ``.bin`` or ``.pt`` file that holds a mapping of names to tensors."""
+    """The tensors of one ``.bin`` or ``.pt`` file that holds a mapping of names to tensors.
+
+    The reading methods are those of `ms_eagle.checkpoint.Checkpoint`.
+
+    Attributes:
+        path: the file.
+        names: every tensor's name, in the order of the file.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read the table of tensors; their values are read one by one, by `read`.
@@ -99,10 +107,7 @@ class TorchFile:
         except _ZIP_FAULTS as error:
             raise self._not_a_zip() from error
         self._views = self._table(_Machine(path, pickle).run())
-
-    def names(self) -> tuple[str, ...]:
-        """Names of the tensors, in the order of the file."""
-        return tuple(self._views)
+        self.names = tuple(self._views)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor."""
@@ -113,12 +118,27 @@ class TorchFile:
         return _STORAGES[self._views[name].storage.kind][0]
 
     def read(self, name: str) -> np.ndarray:
-        """The values of a tensor, in its own dtype; bfloat16 comes as float32, which holds it exactly.
+        """Values of a float tensor, in its own dtype; bfloat16 comes as float32, which holds it exactly.
 
         Raises:
-            UserError: the storage's entry is missing, damaged or of the wrong size, or the tensor reaches
-                outside it.
+            UserError: the tensor is not of a float dtype; the storage's entry is missing, damaged or of the
+                wrong size; the tensor reaches outside it.
         """
+        if self.dtype(name) not in _FLOATS:
+            raise self._unusable(f"tensor {name!r} has dtype {self.dtype(name)}, expected a float tensor")
+        return self._values(name)
+
+    def read_integers(self, name: str) -> np.ndarray:
+        """Values of an integer or boolean tensor, in its own dtype.
+
+        Raises:
+            UserError: as `read`, for integers and booleans.
+        """
+        if self.dtype(name) in _FLOATS:
+            raise self._unusable(f"tensor {name!r} has dtype {self.dtype(name)}, expected an integer tensor")
+        return self._values(name)
+
+    def _values(self, name: str) -> np.ndarray:
         view = self._views[name]
         short, stored = _STORAGES[view.storage.kind]
         item = np.dtype(stored).itemsize

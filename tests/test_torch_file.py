@@ -72,12 +72,17 @@ def test_reads_what_a_module_saves(tmp_path):
     module = _State()
     torch.save(module.state_dict(), tmp_path / "a.bin")
     found = TorchFile(tmp_path / "a.bin")
-    assert set(found.names()) == {"fc.weight", "fc.bias", "d2t", "t2d"}
+    assert set(found.names) == {"fc.weight", "fc.bias", "d2t", "t2d"}
     assert found.shape("fc.weight") == (2, 3)
     assert [found.dtype(n) for n in ("fc.weight", "d2t", "t2d")] == ["F32", "I64", "BOOL"]
     for name, tensor in module.state_dict().items():
-        assert np.array_equal(found.read(name), tensor.numpy())
-        assert found.read(name).dtype == tensor.numpy().dtype
+        read = found.read if tensor.is_floating_point() else found.read_integers
+        assert np.array_equal(read(name), tensor.numpy())
+        assert read(name).dtype == tensor.numpy().dtype
+    with pytest.raises(UserError, match="'d2t' has dtype I64, expected a float"):
+        found.read("d2t")
+    with pytest.raises(UserError, match=r"'fc\.bias' has dtype F32, expected an integer"):
+        found.read_integers("fc.bias")
 
 
 @pytest.mark.parametrize(
@@ -101,9 +106,8 @@ def test_every_dtype_and_protocol(tmp_path, dtype, name, protocol):
     torch.save({"x": values}, tmp_path / "a.bin", pickle_protocol=protocol)
     found = TorchFile(tmp_path / "a.bin")
     assert found.dtype("x") == name
-    assert np.array_equal(
-        found.read("x"), values.float().numpy() if dtype == torch.bfloat16 else values.numpy()
-    )
+    read = found.read if dtype.is_floating_point else found.read_integers
+    assert np.array_equal(read("x"), values.float().numpy() if dtype == torch.bfloat16 else values.numpy())
 
 
 def test_views_parameters_and_shared_storages(tmp_path):
@@ -119,7 +123,7 @@ def test_views_parameters_and_shared_storages(tmp_path):
     )
     torch.save(tensors, tmp_path / "a.bin")
     found = TorchFile(tmp_path / "a.bin")
-    assert found.names() == tuple(tensors)
+    assert found.names == tuple(tensors)
     for name, tensor in tensors.items():
         assert found.read(name).shape == tuple(tensor.shape)
         assert np.array_equal(found.read(name), tensor.detach().float().numpy())
@@ -279,7 +283,7 @@ def test_a_flipped_byte_in_the_data_is_found(tmp_path):
     raw[raw.index(np.arange(1000).tobytes()) + 40] ^= 1
     (tmp_path / "a.bin").write_bytes(raw)
     with pytest.raises(UserError, match="'x' are damaged"):
-        TorchFile(tmp_path / "a.bin").read("x")
+        TorchFile(tmp_path / "a.bin").read_integers("x")
 
 
 def test_unusual_archives_are_refused(tmp_path):
