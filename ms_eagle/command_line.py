@@ -1,0 +1,108 @@
+"""What every command line here shares: its parser, its exit statuses and its first steps."""
+
+import argparse
+import faulthandler
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from ms_eagle import __version__, quiet
+from ms_eagle.errors import UserError
+
+EXIT_STATUSES = """\
+exit status:
+  0    done
+  1    an unexpected error (a traceback follows)
+  2    bad input or configuration (one line says what to change)
+  130  interrupted with Ctrl-C
+"""
+
+DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "configs" / "smollm2_135m.yaml"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose usage errors are one line, and whose help keeps its line breaks.
+
+    Raises:
+        UserError: from ``parse_args``, for arguments that do not fit.
+    """
+
+    def __init__(self, description: str, epilog: str) -> None:
+        super().__init__(
+            description=description,
+            epilog=f"{epilog.rstrip()}\n\n{EXIT_STATUSES}",
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=28),
+            allow_abbrev=False,
+            add_help=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the usage error instead of printing the usage and exiting."""
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def add_config_options(self) -> None:
+        """Add ``--config`` and ``--set`` as the group "configuration"."""
+        group = self.add_argument_group("configuration")
+        group.add_argument(
+            "--config",
+            metavar="YAML",
+            type=Path,
+            default=DEFAULT_CONFIG,
+            help=f"what to load and how to run it (default: configs/{DEFAULT_CONFIG.name})",
+        )
+        group.add_argument(
+            "--set",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            dest="overrides",
+            help="replace one value of the configuration, for example generation.temperature=0.7;"
+            " may be repeated; every key is described in docs/config.md",
+        )
+
+    def add_common_options(self) -> None:
+        """Add ``--verbose``, ``--version`` and ``--help`` as the group "other"."""
+        group = self.add_argument_group("other")
+        group.add_argument(
+            "--verbose",
+            action="store_true",
+            help="show the messages of MindSpore and of the libraries below it",
+        )
+        group.add_argument("--version", action="version", version=f"ms_eagle {__version__}")
+        group.add_argument("-h", "--help", action="help", help="show this page")
+
+
+def begin(verbose: bool) -> None:
+    """Make the process quiet, unless ``verbose``; call it before anything imports mindspore.
+
+    Nothing that native code prints reaches the terminal afterwards. An unexpected exception still shows its
+    traceback, followed by the end of what was hidden.
+    """
+    quiet.start(verbose)
+    if not verbose:
+        sys.excepthook = quiet.HiddenOutput().report
+    faulthandler.enable(sys.stderr)
+
+
+def run(main: Callable[[list[str]], int]) -> NoReturn:
+    """Call ``main`` with the arguments of this process and exit with the status it returns.
+
+    A `UserError` becomes one line on standard error and status 2, Ctrl-C status 130; a reader that closes our
+    output early ends the run without a word. Other exceptions are left to Python: a traceback and status 1.
+    """
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        status = 130
+    except BrokenPipeError:
+        # Python flushes once more while it exits: give that flush a place to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)

@@ -1,0 +1,120 @@
+"""Prompt files: MT-Bench style JSONL, one conversation a line.
+
+Format: Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena" (2023), question files:
+``{"question_id": 81, "category": "writing", "turns": ["first message", "second message"]}``.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ms_eagle.errors import UserError
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One conversation to hold.
+
+    Attributes:
+        question_id: identifier from the file; the 1-based line number where the file gives none.
+        category: the file's category, or None.
+        turns: the user's messages in order; at least one, none of them empty.
+        line: 1-based line of the file.
+    """
+
+    question_id: int | str
+    category: str | None
+    turns: tuple[str, ...]
+    line: int
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Read every prompt of a JSONL file, in order. Blank lines are skipped, other keys are allowed.
+
+    Raises:
+        UserError: the file is missing, empty or not UTF-8, or a line is not JSON or not of the form above;
+            the message starts with the file's name and the line's number.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; expected a JSONL file of prompts") from error
+    # Only "\n" ends a line of JSONL: str.splitlines would also cut at U+2028 inside a text.
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    prompts = [_prompt(line, f"{path}:{n}", n) for n, line in enumerate(lines, 1) if line.strip()]
+    if not prompts:
+        raise UserError(f'{path}: holds no prompts; expected lines such as {{"turns": ["Hello"]}}')
+    return prompts
+
+
+def _prompt(line: bytes, where: str, number: int) -> Prompt:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{where}: byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not UTF-8;"
+            " save the file as UTF-8"
+        ) from error
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from error
+    except (ValueError, RecursionError) as error:  # a number of too many digits; brackets nested too deeply
+        raise UserError(f"{where}: not valid JSON: nested too deeply, or a number too long") from error
+    if not isinstance(record, dict):
+        raise UserError(f'{where}: found {_kind(record)}; expected an object such as {{"turns": ["Hello"]}}')
+    return Prompt(
+        _question_id(record, where, number), _category(record, where), _turns(record, where), number
+    )
+
+
+def _turns(record: dict[str, Any], where: str) -> tuple[str, ...]:
+    if "turns" not in record:
+        raise UserError(f'{where}: "turns" is missing; expected a list with at least one message')
+    turns = record["turns"]
+    if not isinstance(turns, list) or not turns:
+        found = "an empty list" if turns == [] else _kind(turns)
+        raise UserError(f'{where}: "turns" is {found}; expected a list with at least one message')
+    for index, turn in enumerate(turns, 1):
+        if not isinstance(turn, str):
+            raise UserError(f"{where}: turn {index} is {_kind(turn)}; expected text")
+        if not turn.strip():
+            raise UserError(f"{where}: turn {index} is empty; expected text")
+        _check_encodable(turn, f"{where}: turn {index}")
+    return tuple(turns)
+
+
+def _question_id(record: dict[str, Any], where: str, number: int) -> int | str:
+    value = record.get("question_id", number)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise UserError(f'{where}: "question_id" is {_kind(value)}; expected a whole number or text')
+    if isinstance(value, str):
+        _check_encodable(value, f'{where}: "question_id"')
+    return value
+
+
+def _category(record: dict[str, Any], where: str) -> str | None:
+    value = record.get("category")
+    if value is not None and not isinstance(value, str):
+        raise UserError(f'{where}: "category" is {_kind(value)}; expected text')
+    return value
+
+
+def _check_encodable(text: str, what: str) -> None:
+    """JSON can spell half a surrogate pair (``"\\ud800"``), which is no character and has no UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{what} holds half a surrogate pair (\\u{ord(text[error.start]):04x})") from error
+
+
+def _kind(value: Any) -> str:
+    """JSON's name for the type of ``value``, for error messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    return {str: "text", list: "a list", dict: "an object"}[type(value)]

@@ -1,0 +1,171 @@
+"""A pydantic schema in words: its keys, what each accepts, and one readable line for what does not fit."""
+
+import difflib
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from annotated_types import Ge, Gt, Le, MinLen
+from pydantic import AfterValidator, BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+Keys = tuple[str, ...]
+
+
+class Available:
+    """Validator that accepts, of the names a schema's Literal lists, only those that this version has."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def __call__(self, value: str) -> str:
+        """Return ``value`` if it is available, else raise pydantic's error of type ``not_built``."""
+        if value not in self.names:
+            raise PydanticCustomError("not_built", "not in this version")
+        return value
+
+
+def sections(schema: type[BaseModel], prefix: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:
+    """Every nested model of ``schema`` with its path of keys, parents before children."""
+    for name, info in schema.model_fields.items():
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield (*prefix, name), inner
+            yield from sections(inner, (*prefix, name))
+
+
+def options(schema: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Every option that holds a value, by its dotted key such as ``model.source``, in the schema's order."""
+    nested = dict(sections(schema))
+    return {
+        ".".join((*path, name)): info
+        for path, section in [((), schema), *nested.items()]
+        for name, info in section.model_fields.items()
+        if (*path, name) not in nested
+    }
+
+
+def nearest(name: str, candidates: list[str]) -> str:
+    """The dotted candidate whose last part is spelled most like that of ``name``; siblings are preferred."""
+    parent, _, last = name.rpartition(".")
+
+    def likeness(candidate: str) -> float:
+        place, _, word = candidate.rpartition(".")
+        return difflib.SequenceMatcher(None, last, word).ratio() + (0.15 if place == parent else 0)
+
+    return max(candidates, key=likeness)
+
+
+def expected(info: FieldInfo) -> str:
+    """What a field accepts, in words: ``a whole number of at least 1, or null``."""
+    return _expected(info.annotation, info.metadata)
+
+
+def _expected(annotation: Any, metadata: list[Any]) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        extra = [m for a in arguments[1:] for m in (a.metadata if isinstance(a, FieldInfo) else [a])]
+        return _expected(arguments[0], [*metadata, *extra])
+    if origin in (types.UnionType, typing.Union):
+        (inner,) = [a for a in arguments if a is not type(None)]
+        words = _expected(inner, metadata)
+        return f"{words.replace(' or ', ', ')} or null" if _is_literal(inner) else f"{words}, or null"
+    if origin is Literal:
+        names = next((m.func.names for m in metadata if isinstance(m, AfterValidator)), arguments)
+        return _choice([str(name) for name in names])
+    if origin is list:
+        return f"a list of {_expected(arguments[0], [])}s"
+    if annotation is str:
+        return "non-empty text" if any(isinstance(m, MinLen) for m in metadata) else "text"
+    if annotation is bool:
+        return "true or false"
+    return f"a {'whole ' if annotation is int else ''}number{_range(metadata)}"
+
+
+def _is_literal(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is Literal
+
+
+def _choice(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[: len(names) - 1])} or {names[len(names) - 1]}"
+
+
+def _range(metadata: list[Any]) -> str:
+    low = next((m.ge for m in metadata if isinstance(m, Ge)), None)
+    above = next((m.gt for m in metadata if isinstance(m, Gt)), None)
+    high = next((m.le for m in metadata if isinstance(m, Le)), None)
+    if low is not None:
+        return f" of at least {low}" if high is None else f" from {low} to {high}"
+    start = "" if above is None else f" above {above}"
+    return start if high is None else f"{start} and at most {high}"
+
+
+def describe(value: Any) -> str:
+    """A short rendering of a value that was found, for error messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return _shortened(str(value))
+    if isinstance(value, str):
+        return f"the text {_shortened(value)!r}" if value else "an empty text"
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+def _shortened(text: str, width: int = 60) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def explain(
+    schema: type[BaseModel], problems: list[ErrorDetails], origins: dict[Keys, str], file: str
+) -> str:
+    """One line for a failed validation: the first problem in full, and how many others there are.
+
+    Args:
+        schema: the model that refused the data.
+        problems: pydantic's list; unknown keys are told first, for they are often why another is missing.
+        origins: where each key was given, as ``file:line`` or ``--set``, in the order given.
+        file: stands in for a key that was given nowhere.
+    """
+    order = list(origins)
+    told = []
+    for problem in problems:
+        path = tuple(str(part) for part in problem["loc"])
+        given = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in origins), None)
+        rank, text = _explain_one(schema, problem, path)
+        place = -1 if given is None else order.index(given)
+        told.append((rank, place, f"{file if given is None else origins[given]}: {text}"))
+    first = min(told)[2]
+    others = len(told) - 1
+    return f"{first} (and {others} more {'error' if others == 1 else 'errors'})" if others else first
+
+
+def _explain_one(schema: type[BaseModel], problem: ErrorDetails, path: Keys) -> tuple[int, str]:
+    """Rank and text of one problem; lower ranks are told first."""
+    nested, fields = dict(sections(schema)), options(schema)
+    names = [".".join(p) for p in nested] + list(fields)
+    key = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        return 0, f"unknown key {key} (nearest valid key: {nearest(key, names)})"
+    if path in nested:
+        example = next(name for name in fields if name.startswith(f"{key}."))
+        if problem["type"] == "missing":
+            return 2, f"the section {key} is missing; expected keys such as {example}"
+        found = describe(problem["input"])
+        return 1, f"{key} is {found}; expected keys below it, such as {example}"
+    option = next(".".join(path[:n]) for n in range(len(path), 0, -1) if ".".join(path[:n]) in fields)
+    wanted = expected(fields[option])
+    if problem["type"] == "missing":
+        return 2, f"{key} is missing; expected {wanted}"
+    found = describe(problem["input"])
+    if problem["type"] == "not_built":
+        found = f"{problem['input']}, which this version does not have"
+    if wanted.removeprefix("non-empty ").startswith("text") and not isinstance(
+        problem["input"], str | types.NoneType
+    ):
+        wanted += " (put it in quotes)"
+    item = f", item {int(path[len(path) - 1]) + 1}," if option != key else ""
+    return 1, f"{option}{item} is {found}; expected {wanted}"
