@@ -18,7 +18,8 @@ def program(body):
     return [
         sys.executable,
         "-c",
-        "import os, signal, sys, time\nfrom ms_eagle import command_line\nfrom ms_eagle.errors import UserError\n"
+        "import os, signal, sys, time\n"
+        "from ms_eagle import command_line\nfrom ms_eagle.errors import UserError\n"
         f"def main(argv):\n{indented}\ncommand_line.run(main)\n",
     ]
 
