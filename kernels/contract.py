@@ -43,7 +43,11 @@ def check_shapes(
 
 @constexpr
 def check_call(
-    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], mask: tuple[int, ...], dtype: ms.Type
+    query: tuple[int, ...],
+    key: tuple[int, ...],
+    value: tuple[int, ...],
+    mask: tuple[int, ...],
+    dtype: ms.Type,
 ) -> bool:
     """Run the shape and mask checks while the graph is compiled, where both are constants."""
     check_shapes(query, key, value, mask)

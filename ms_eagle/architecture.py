@@ -64,7 +64,8 @@ class DecoderConfig:
         name = names[0] if isinstance(names, list) and names else None
         if name not in FAMILIES:
             raise UserError(
-                f"config.json: architecture {name!r} is not implemented; known are {', '.join(sorted(FAMILIES))}."
+                f"config.json: architecture {name!r} is not implemented; "
+                f"known are {', '.join(sorted(FAMILIES))}."
             )
         family = FAMILIES[name]
         _refuse_unimplemented(config)
@@ -151,7 +152,9 @@ def _refuse_unimplemented(config: Mapping[str, object]) -> None:
     if act not in ("silu", "swish"):
         raise UserError(f"config.json: hidden_act {act!r} is not implemented; known is silu.")
     if config.get("use_sliding_window"):
-        raise UserError("config.json: use_sliding_window is set; sliding-window attention is not implemented.")
+        raise UserError(
+            "config.json: use_sliding_window is set; sliding-window attention is not implemented."
+        )
     if config.get("partial_rotary_factor", 1.0) not in (None, 1.0):
         raise UserError("config.json: partial_rotary_factor other than 1 is not implemented.")
     if config.get("quantization_config"):

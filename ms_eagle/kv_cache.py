@@ -10,7 +10,9 @@ class KVCache(nn.Cell):
     The last slot ``S - 1`` is the trash slot: padded rows are written there and nothing reads it.
     """
 
-    def __init__(self, layers: int, batch: int, kv_heads: int, slots: int, head_dim: int, dtype: ms.Type) -> None:
+    def __init__(
+        self, layers: int, batch: int, kv_heads: int, slots: int, head_dim: int, dtype: ms.Type
+    ) -> None:
         super().__init__()
         shape = (batch, kv_heads, slots, head_dim)
         self.shape = shape
@@ -53,5 +55,6 @@ def cell_indices(slots: Tensor, kv_heads: int) -> Tensor:
 
 def _buffers(name: str, layers: int, shape: tuple[int, ...], dtype: ms.Type) -> ParameterTuple:
     return ParameterTuple(
-        Parameter(ops.zeros(shape, dtype), name=f"{name}.{layer}", requires_grad=False) for layer in range(layers)
+        Parameter(ops.zeros(shape, dtype), name=f"{name}.{layer}", requires_grad=False)
+        for layer in range(layers)
     )

@@ -55,7 +55,9 @@ class RopeConfig:
     max_positions: int
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, object], head_dim: int, default_theta: float | None) -> "RopeConfig":
+    def from_hf(
+        cls, config: Mapping[str, object], head_dim: int, default_theta: float | None
+    ) -> "RopeConfig":
         """Read the rope settings of a Hugging Face config.json.
 
         They stand at the top level (``rope_theta`` with ``rope_scaling``) or in ``rope_parameters``.
@@ -92,11 +94,18 @@ class RopeConfig:
                 raise UserError(f"config.json: rope setting {key} is {value!r}; expected a number.")
         if head_dim % 2:
             raise UserError(f"config.json: head_dim is {head_dim}; rotary embeddings need an even one.")
-        return cls(head_dim, float(theta), scaling, settings, int(config.get("max_position_embeddings", 2048)))
+        return cls(
+            head_dim, float(theta), scaling, settings, int(config.get("max_position_embeddings", 2048))
+        )
 
     def frequencies(self) -> tuple[np.ndarray, float]:
-        """Return the inverse frequencies, float64 ``[head_dim / 2]``, and the factor on cos and sin."""
-        plain = self.theta ** -(np.arange(0, self.head_dim, 2, dtype=np.float64) / self.head_dim)
+        """Return the inverse frequencies, float32 ``[head_dim / 2]``, and the factor on cos and sin.
+
+        Rounded to float32 where the models' own training code rounds: an exact value would be off by
+        position times 6e-8 radians from what the weights were trained with.
+        """
+        exponents = np.arange(0, self.head_dim, 2, dtype=np.float32) / np.float32(self.head_dim)
+        plain = np.float32(1) / (self.theta ** exponents.astype(np.float64)).astype(np.float32)
         if self.scaling == "linear":
             return plain / self.parameters["factor"], 1.0
         if self.scaling == "llama3":
@@ -108,8 +117,7 @@ class RopeConfig:
     def tables(self, positions: int) -> tuple[np.ndarray, np.ndarray]:
         """Return cos and sin for positions ``0 .. positions-1``, float32 ``[positions, head_dim / 2]`` each.
 
-        Angles are formed in float32 from float32 frequencies, as the reference implementations do: at
-        position 30000 the rounding of the angle is larger than the tolerance of a comparison with them.
+        Angles are formed in float32, as the models' own training code does.
         """
         inverse, factor = self.frequencies()
         angles = np.arange(positions, dtype=np.float32)[:, None] * inverse.astype(np.float32)[None, :]

@@ -16,7 +16,9 @@ Read = Callable[[str], np.ndarray]
 class Attention(nn.Cell):
     """Grouped-query attention of one layer; q, k and v come from one product."""
 
-    def __init__(self, config: DecoderConfig, read: Read, prefix: str, kernel: nn.Cell, dtype: ms.Type) -> None:
+    def __init__(
+        self, config: DecoderConfig, read: Read, prefix: str, kernel: nn.Cell, dtype: ms.Type
+    ) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.qkv = _joined(read, prefix, ("q_proj", "k_proj", "v_proj"), config.qkv_bias, dtype)
@@ -50,7 +52,9 @@ class Attention(nn.Cell):
 class Block(nn.Cell):
     """One pre-norm decoder block."""
 
-    def __init__(self, config: DecoderConfig, read: Read, prefix: str, kernel: nn.Cell, dtype: ms.Type) -> None:
+    def __init__(
+        self, config: DecoderConfig, read: Read, prefix: str, kernel: nn.Cell, dtype: ms.Type
+    ) -> None:
         super().__init__()
         eps = config.rms_norm_eps
         self.attention_norm = RMSNorm(read(f"{prefix}input_layernorm.weight"), eps, dtype)
@@ -91,7 +95,11 @@ class Teacher(nn.Cell):
         taps: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
-        self.vocab_size, self.head_dim, self.kv_heads = config.vocab_size, config.head_dim, config.num_kv_heads
+        self.vocab_size, self.head_dim, self.kv_heads = (
+            config.vocab_size,
+            config.head_dim,
+            config.num_kv_heads,
+        )
         self.taps = taps
         embedding = read("model.embed_tokens.weight")
         self.embedding = parameter(embedding, "embedding", dtype)
@@ -108,7 +116,9 @@ class Teacher(nn.Cell):
         self.sin = parameter(sin, "sin", ms.float32)
         self.cache = KVCache(config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, dtype)
 
-    def construct(self, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def construct(
+        self, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Run N rows.
 
         Args:

@@ -1,20 +1,21 @@
-"""Graph mode on the CPU for the whole suite, and tiny checkpoints shared by its tests."""
+"""Graph mode on the CPU for the whole suite, and what its tests share."""
 
 import os
-
-# The test machine has two cores; one thread a library keeps parallel test runs from fighting.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
 from pathlib import Path
 
 import pytest
 
-import mindspore as ms
+from ms_eagle import quiet
+
+# A failing compilation leaves no files in the working directory, a passing one no warnings.
+quiet.start(verbose=False)
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import mindspore as ms  # noqa: E402 (reads what quiet has set)
 
 
 def pytest_configure() -> None:
-    """Every Cell under test is compiled."""
+    """Every Cell under test is compiled for the CPU."""
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")
 

@@ -29,11 +29,22 @@ class Forward(nn.Cell):
 
 
 def build(model, batch=1, taps=(), slots=SLOTS):
-    config = DecoderConfig.from_hf(json.loads(model.config.to_json_string()) | {"architectures": [type(model).__name__]})
+    config = DecoderConfig.from_hf(
+        json.loads(model.config.to_json_string()) | {"architectures": [type(model).__name__]}
+    )
     tensors = {k: v.detach().numpy() for k, v in model.state_dict().items()}
     kernel = EagerAttention(config.head_dim)
     return Forward(
-        Teacher(config, tensors.__getitem__, kernel, ms.float32, batch=batch, slots=slots, positions=slots, taps=taps)
+        Teacher(
+            config,
+            tensors.__getitem__,
+            kernel,
+            ms.float32,
+            batch=batch,
+            slots=slots,
+            positions=slots,
+            taps=taps,
+        )
     )
 
 
@@ -131,7 +142,9 @@ def test_padded_rows_write_the_trash_slot_and_nothing_else():
 
 def test_float16_stays_near_float32():
     model = tiny.make("llama")
-    config = DecoderConfig.from_hf(json.loads(model.config.to_json_string()) | {"architectures": ["LlamaForCausalLM"]})
+    config = DecoderConfig.from_hf(
+        json.loads(model.config.to_json_string()) | {"architectures": ["LlamaForCausalLM"]}
+    )
     tensors = {k: v.detach().numpy() for k, v in model.state_dict().items()}
     teacher = Teacher(
         config, tensors.__getitem__, EagerAttention(8), ms.float16, batch=1, slots=SLOTS, positions=SLOTS

@@ -54,7 +54,11 @@ ARCHITECTURES = {
         dict(rope_scaling=LLAMA3_ROPE, rope_theta=500000.0, head_dim=16),
     ),
     "llama_yarn": ("LlamaForCausalLM", "LlamaConfig", dict(rope_scaling=YARN_ROPE, head_dim=16)),
-    "llama_yarn_mscale": ("LlamaForCausalLM", "LlamaConfig", dict(rope_scaling=MSCALE_YARN_ROPE, head_dim=32)),
+    "llama_yarn_mscale": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        dict(rope_scaling=MSCALE_YARN_ROPE, head_dim=32),
+    ),
     "openpangu": ("LlamaForCausalLM", "LlamaConfig", dict(attention_bias=True, rope_theta=4e6)),
     "openpangu_tied": (
         "LlamaForCausalLM",

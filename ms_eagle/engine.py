@@ -1,0 +1,322 @@
+"""The host loop: reads prompts in chunks, runs cycles, and ends answers.
+
+Teacher-only and speculative decoding are this one loop; they differ in the two compiled Cells it calls:
+
+``prefill(window, start, count, state) -> state``
+    reads a chunk of each prompt into the caches;
+``cycle(root, n, active, params, uniforms, state) -> report, state``
+    emits at least one token per active sequence. The report, int32 ``[B, 2 + width]``, is the only thing
+    read back from the device: count, fault flag, and up to ``width`` tokens.
+
+The last token of a prompt is not read: it is the first root, so that the first token of an answer comes
+out of a cycle like every other one.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from ms_eagle.answer import Answer
+from ms_eagle.errors import UserError
+from ms_eagle.generation import Completion, GenerationOptions, Seconds
+from ms_eagle.sampling import params_tensor
+from ms_eagle.tokenizer import Tokenizer
+from ms_eagle.uniform import uniform_table
+
+OnText = Callable[[int, str], None]
+COUNT, FAULT, TOKENS = 0, 1, 2  # columns of a cycle's report
+
+
+class Graphs(Protocol):
+    """The compiled side of decoding that an `Engine` drives; see the module's docstring.
+
+    Attributes:
+        batch, chunk: B and C, fixed shapes of every call.
+        positions: P, how many absolute positions a call may name.
+        capacity: most tokens of a sequence, prompt and answer together.
+        drafter, kernels, mode: names for reports.
+    """
+
+    batch: int
+    chunk: int
+    positions: int
+    capacity: int
+    vocab_size: int
+    drafter: str
+    kernels: str
+    mode: str
+
+    def prefill(self) -> nn.Cell:
+        """The Cell that reads a chunk."""
+
+    def cycle(self, greedy: bool) -> nn.Cell:
+        """The Cell of one cycle, for greedy rows only or for any sampling."""
+
+    def initial_state(self) -> Tensor:
+        """State to start a request with."""
+
+    def start_request(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Take note of new prompts, one per sequence, before they are read."""
+
+
+class Engine:
+    """Generates with one set of compiled graphs; one call at a time.
+
+    Attributes:
+        directory: where the model's files are.
+        load_seconds: time it took to load the model, as told by the loader.
+        compile_seconds: time spent compiling so far.
+    """
+
+    def __init__(
+        self, graphs: Graphs, tokenizer: Tokenizer, *, directory: Path, dtype: str, load_seconds: float
+    ) -> None:
+        self.graphs = graphs
+        self.tokenizer = tokenizer
+        self.directory = directory
+        self.load_seconds = load_seconds
+        self.compile_seconds = 0.0
+        self._dtype = dtype
+        self._ready: set[bool] = set()
+        self._cached: list[list[int]] = [[] for _ in range(graphs.batch)]
+
+    @property
+    def compilations(self) -> int:
+        """How many graphs have been compiled so far; constant after warm-up."""
+        cells = [self.graphs.prefill(), *(self.graphs.cycle(greedy) for greedy in sorted(self._ready))]
+        return sum(len(cell.compile_cache) for cell in cells)
+
+    def warm_up(self, options: GenerationOptions) -> None:
+        """Compile what ``options`` need and run it once on idle sequences: only the trash slot changes."""
+        greedy = _plain(options)
+        if greedy in self._ready:
+            return
+        begin = time.perf_counter()
+        batch, width = self.graphs.batch, self.graphs.chunk + 1
+        idle = Tensor(np.zeros(batch, np.int32))
+        window = Tensor(np.zeros((batch, width), np.int32))
+        state = self.graphs.prefill()(window, idle, idle, self.graphs.initial_state())
+        asleep = Tensor(np.zeros(batch, bool))
+        controls = self._controls([options] * batch)
+        report, _ = self.graphs.cycle(greedy)(idle, idle, asleep, *controls, state)
+        report.asnumpy()
+        self._ready.add(greedy)
+        self.compile_seconds += time.perf_counter() - begin
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: GenerationOptions,
+        on_text: OnText | None = None,
+        *,
+        reuse_prefix: bool = False,
+    ) -> list[Completion]:
+        """Continue every prompt; B of them at a time.
+
+        Args:
+            prompts: token ids, at least one each.
+            options: the same for all of them.
+            on_text: called with the index of a prompt and a new piece of its answer.
+            reuse_prefix: keep what the caches already hold of a prompt's beginning (multi-turn chat).
+
+        Raises:
+            UserError: an empty prompt, one that leaves no room for an answer, an id outside the
+                vocabulary, or logits that are not finite.
+        """
+        for prompt in prompts:
+            self._check_prompt(prompt, options)
+        completions: list[Completion] = []
+        for first in range(0, len(prompts), self.graphs.batch):
+            group = prompts[first : first + self.graphs.batch]
+            shown = None if on_text is None else _from(first, on_text)
+            completions += self._generate_group(group, options, shown, reuse_prefix)
+            if completions[len(completions) - 1].finish_reason == "interrupted":
+                break
+        return completions
+
+    def _check_prompt(self, prompt: Sequence[int], options: GenerationOptions) -> None:
+        if not prompt:
+            raise UserError("the prompt is empty; expected at least one token: write some text.")
+        if len(prompt) >= self.graphs.capacity and options.max_new_tokens > 0:
+            raise UserError(
+                f"the prompt has {len(prompt)} tokens, which leaves no room for an answer in "
+                f"model.max_length={self.graphs.capacity}: shorten it or raise model.max_length."
+            )
+        highest = self.graphs.vocab_size - 1
+        if min(prompt) < 0 or max(prompt) > highest:
+            raise UserError(
+                f"the prompt holds the token id {min(prompt) if min(prompt) < 0 else max(prompt)}, outside "
+                f"the model's 0..{highest}: is the tokenizer that of another model?"
+            )
+
+    def _generate_group(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: GenerationOptions,
+        on_text: OnText | None,
+        reuse_prefix: bool,
+    ) -> list[Completion]:
+        run = _Run(self, prompts, options, on_text)
+        if any(answer.finish_reason is None for answer in run.answers):
+            self.warm_up(options)
+            try:
+                run.read_prompts(reuse_prefix)
+                while run.active.any():
+                    run.cycle()
+            except KeyboardInterrupt:
+                run.interrupt()
+        return run.completions()
+
+    def _controls(self, options: Sequence[GenerationOptions]) -> tuple[Tensor, Tensor]:
+        """Sampling numbers ``[B, 5]`` and the uniform of every position ``[B, P]``, on the device."""
+        samplings = [each.sampling for each in options]
+        tables = np.stack([uniform_table(each.seed, self.graphs.positions) for each in samplings])
+        return Tensor(params_tensor(samplings)), Tensor(tables)
+
+
+class _Run:
+    """One group of prompts on their way through the caches."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Sequence[Sequence[int]],
+        options: GenerationOptions,
+        on_text: OnText | None,
+    ) -> None:
+        graphs, self._engine, self._options = engine.graphs, engine, options
+        idle = graphs.batch - len(prompts)
+        self._prompts = [list(prompt) for prompt in prompts]
+        self._sequences = [*(list(prompt) for prompt in prompts), *([0] for _ in range(idle))]
+        self.answers = [
+            Answer(
+                engine.tokenizer,
+                options,
+                min(options.max_new_tokens, max(0, graphs.capacity - len(prompt))),
+                None if on_text is None else _from(index, on_text),
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        self.active = np.array([a.finish_reason is None for a in self.answers] + [False] * idle)
+        self._n = np.array([len(sequence) - 1 for sequence in self._sequences], np.int32)
+        self._reused = np.zeros(graphs.batch, np.int32)
+        self._accepted: list[list[int]] = [[] for _ in self.answers]
+        self._controls = engine._controls([options] * graphs.batch)
+        self._state = graphs.initial_state()
+        self._begin = self._decode_begin = time.perf_counter()
+        self._ends = [self._begin for _ in self.answers]
+
+    def read_prompts(self, reuse_prefix: bool) -> None:
+        """Prefill all but the last token of every prompt, chunk by chunk."""
+        self._begin = time.perf_counter()
+        engine, graphs = self._engine, self._engine.graphs
+        at = np.zeros(graphs.batch, np.int32)
+        for row, cached in enumerate(engine._cached):
+            if reuse_prefix:
+                # One position is read again: it gives the drafter the token that follows it now.
+                at[row] = max(0, min(_common_prefix(cached, self._sequences[row]), self._n[row]) - 1)
+            engine._cached[row] = cached[: at[row]]
+        self._reused = at.copy()
+        graphs.start_request(self._sequences)
+        end = np.where(self.active, self._n, at)
+        while (at < end).any():
+            count = np.minimum(end - at, graphs.chunk).astype(np.int32)
+            window = np.zeros((graphs.batch, graphs.chunk + 1), np.int32)
+            for row, sequence in enumerate(self._sequences):
+                part = sequence[at[row] : at[row] + graphs.chunk + 1]
+                window[row, : len(part)] = part
+            self._state = graphs.prefill()(Tensor(window), Tensor(at), Tensor(count), self._state)
+            at = at + count
+            for row in range(graphs.batch):
+                engine._cached[row] = self._sequences[row][: at[row]]
+        self._decode_begin = time.perf_counter()
+
+    def cycle(self) -> None:
+        """Run one cycle, read its report and hand the tokens to their answers."""
+        engine = self._engine
+        roots = np.array(
+            [sequence[n] for sequence, n in zip(self._sequences, self._n, strict=True)], np.int32
+        )
+        report, self._state = engine.graphs.cycle(_plain(self._options))(
+            Tensor(roots), Tensor(self._n), Tensor(self.active), *self._controls, self._state
+        )
+        report = report.asnumpy()
+        now = time.perf_counter()
+        for row in np.flatnonzero(self.active):
+            if report[row, FAULT]:
+                raise UserError(
+                    f"the model's logits are not finite (NaN or infinity) after {self._n[row] + 1} tokens in "
+                    f"model.dtype={engine._dtype}: use float32 or bfloat16, or check the weights."
+                )
+            count = int(report[row, COUNT])
+            emitted = report[row, TOKENS : TOKENS + count].tolist()
+            self._sequences[row] += emitted
+            self._n[row] += count
+            engine._cached[row] = self._sequences[row][: self._n[row]]
+            self._accepted[row].append(count - 1)
+            self.answers[row].take(emitted)
+            self._ends[row] = now
+            self.active[row] = self.answers[row].finish_reason is None
+
+    def interrupt(self) -> None:
+        """End what is unfinished, keeping what was produced."""
+        for answer in self.answers:
+            answer.end("interrupted")
+
+    def completions(self) -> list[Completion]:
+        """The finished answers, in the order of the prompts."""
+        return [self._completion(row) for row in range(len(self.answers))]
+
+    def _completion(self, row: int) -> Completion:
+        engine, answer, graphs = self._engine, self.answers[row], self._engine.graphs
+        decode = self._ends[row] - self._decode_begin if answer.token_ids else 0.0
+        first = answer.first_token_at
+        return Completion(
+            text=answer.text,
+            token_ids=tuple(answer.token_ids),
+            prompt_tokens=len(self._prompts[row]),
+            reused_tokens=int(self._reused[row]),
+            finish_reason=answer.finish_reason or "interrupted",
+            drafter=graphs.drafter,
+            kernels=graphs.kernels,
+            mode=graphs.mode,
+            cycles=len(self._accepted[row]),
+            accept_L=None if graphs.drafter == "none" else tuple(self._accepted[row]),
+            seconds=Seconds(
+                engine.load_seconds,
+                engine.compile_seconds,
+                self._decode_begin - self._begin,
+                decode,
+            ),
+            time_to_first_token=None if first is None else first - self._begin,
+            tokens_per_second=len(answer.token_ids) / decode if decode > 0 else None,
+        )
+
+
+def _plain(options: GenerationOptions) -> bool:
+    """Whether the graph without sampling will do: argmax of the logits as they are."""
+    return options.sampling.greedy and options.sampling.repetition_penalty == 1.0
+
+
+def _from(first: int, on_text: OnText) -> Callable[..., None]:
+    """Shift or fix the index that ``on_text`` is called with."""
+
+    def show(*arguments: int | str) -> None:
+        index, piece = (first + arguments[0], arguments[1]) if len(arguments) == 2 else (first, arguments[0])
+        on_text(index, piece)
+
+    return show
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common beginning."""
+    length = 0
+    for left, right in zip(a, b, strict=False):
+        if left != right:
+            break
+        length += 1
+    return length

@@ -1,0 +1,46 @@
+"""Reading the prompt: fixed-size chunks through the teacher, whatever the prompt's length."""
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from ms_eagle.masks import causal_mask, row_slots
+from ms_eagle.teacher import Teacher
+
+
+class TeacherPrefill(nn.Cell):
+    """Writes K and V of up to C prompt tokens per sequence; the same graph for every chunk."""
+
+    def __init__(self, teacher: Teacher) -> None:
+        super().__init__()
+        self.teacher = teacher
+        self.slots = teacher.cache.shape[2]
+
+    def construct(self, window: Tensor, start: Tensor, count: Tensor, state: Tensor) -> Tensor:
+        """Read one chunk.
+
+        Args:
+            window: ``[B, C + 1]`` int32: the chunk and the token after it, which only a drafter needs;
+                beyond ``count`` any ids of the vocabulary.
+            start: ``[B]`` int32, the committed length before the chunk.
+            count: ``[B]`` int32, how many of the C rows hold tokens; 0 leaves a sequence alone.
+            state: handed through unchanged.
+
+        Returns:
+            the state.
+        """
+        tokens = window[:, : window.shape[1] - 1]
+        positions, slots, mask = chunk_rows(start, count, tokens.shape[1], self.slots)
+        self.teacher(tokens, positions, slots, mask)
+        return state
+
+
+def chunk_rows(start: Tensor, count: Tensor, rows: int, slots: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions ``[B, C]``, slots ``[B, C]`` and mask ``[B, 1, C, S]`` of a chunk of consecutive tokens.
+
+    Padded rows stand at position ``start``, which the tables always cover, and go to the trash slot.
+    """
+    batch = start.shape[0]
+    offset = ops.arange(rows).astype(ms.int32).reshape(1, rows)
+    valid = offset < count.reshape(batch, 1)
+    positions = start.reshape(batch, 1) + ops.select(valid, offset, ops.zeros_like(offset))
+    return positions, row_slots(start, valid, slots - 1), causal_mask(start, count, rows, slots)

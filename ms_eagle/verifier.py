@@ -1,0 +1,95 @@
+"""The teacher's word on a batch of rows: one forward, then one choice per row, all on the device."""
+
+from collections.abc import Sequence
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from ms_eagle.choice import any_not_finite, choose_greedy, choose_sampled, mark_seen, seen_rows
+from ms_eagle.teacher import Teacher
+
+
+class GreedyChoice(nn.Cell):
+    """The most likely token of each row, the lowest id where several are."""
+
+    def construct(
+        self, logits: Tensor, paths: Tensor, positions: Tensor, params: Tensor, uniforms: Tensor
+    ) -> Tensor:
+        """``[B, N, V] -> [B, N]`` int32; the other arguments are `SampledChoice`'s."""
+        return choose_greedy(logits)
+
+    def remember(self, tokens: Tensor, valid: Tensor) -> Tensor:
+        """Greedy choice has no memory: hands ``tokens`` back."""
+        return tokens
+
+
+class SampledChoice(nn.Cell):
+    """A seeded sample for each row after every sampling option; rows of temperature 0 take the argmax.
+
+    Remembers, for the repetition penalty, which tokens a sequence has: Parameter ``seen``, ``[B, V]``.
+    """
+
+    def __init__(self, batch: int, vocab_size: int) -> None:
+        super().__init__()
+        self.seen = Parameter(ops.zeros((batch, vocab_size), ms.bool_), name="seen", requires_grad=False)
+
+    def see_only(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Forget everything and take note of the tokens of B new sequences (on the host)."""
+        seen = np.zeros(self.seen.shape, bool)
+        for row, sequence in enumerate(sequences):
+            seen[row, list(sequence)] = True
+        self.seen.set_data(Tensor(seen))
+
+    def construct(
+        self, logits: Tensor, paths: Tensor, positions: Tensor, params: Tensor, uniforms: Tensor
+    ) -> Tensor:
+        """Choose the token that follows each row.
+
+        Args:
+            logits: ``[B, N, V]`` float32.
+            paths: ``[B, D+1, N]`` int32: the tokens of each row and its ancestors, which count as seen.
+            positions: ``[B, N]`` int32, the rows' absolute positions.
+            params: ``[B, 5]`` float32, see ``sampling.params_tensor``.
+            uniforms: ``[B, P]`` float32, the uniform of every absolute position.
+
+        Returns:
+            ``[B, N]`` int32.
+        """
+        drawn = ops.gather_d(uniforms, 1, positions + 1)
+        return choose_sampled(logits, seen_rows(self.seen, paths), params, drawn)
+
+    def remember(self, tokens: Tensor, valid: Tensor) -> Tensor:
+        """Take note of emitted tokens ``[B, T]`` where ``valid`` ``[B, T]`` is set; hand them back."""
+        self.seen = mark_seen(self.seen, tokens, valid)
+        return tokens
+
+
+class Verifier(nn.Cell):
+    """One teacher forward over N rows and the teacher's choice after each of them."""
+
+    def __init__(self, teacher: Teacher, choose: nn.Cell) -> None:
+        super().__init__()
+        self.teacher = teacher
+        self.choose = choose
+
+    def construct(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        paths: Tensor,
+        params: Tensor,
+        uniforms: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Verify; the first four arguments are ``Teacher``'s, the others `SampledChoice`'s.
+
+        Returns:
+            choices ``[B, N]`` int32, taps ``[B, N, ...]``, and whether any logit of a sequence is NaN or
+            infinite, ``[B]`` bool.
+        """
+        hidden, taps = self.teacher(tokens, positions, slots, mask)
+        logits = self.teacher.logits(hidden)
+        choices = self.choose(logits, paths, positions, params, uniforms)
+        return choices, taps, any_not_finite(logits)
