@@ -3,6 +3,7 @@
 import argparse
 import faulthandler
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +30,15 @@ class Parser(argparse.ArgumentParser):
         UserError: from ``parse_args``, for arguments that do not fit.
     """
 
-    def __init__(self, description: str, epilog: str) -> None:
+    def __init__(self, usage: str, description: str, epilog: str) -> None:
+        """``usage`` follows the program's name; the exit statuses are added to ``epilog``."""
         super().__init__(
+            usage=f"%(prog)s {usage}",
             description=description,
             epilog=f"{epilog.rstrip()}\n\n{EXIT_STATUSES}",
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=28),
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+                prog, max_help_position=28, width=min(100, shutil.get_terminal_size().columns)
+            ),
             allow_abbrev=False,
             add_help=False,
         )
@@ -68,9 +73,11 @@ class Parser(argparse.ArgumentParser):
         group.add_argument(
             "--verbose",
             action="store_true",
-            help="show the messages of MindSpore and of the libraries below it",
+            help="show what MindSpore and the libraries below it print",
         )
-        group.add_argument("--version", action="version", version=f"ms_eagle {__version__}")
+        group.add_argument(
+            "--version", action="version", version=f"ms_eagle {__version__}", help="show the version"
+        )
         group.add_argument("-h", "--help", action="help", help="show this page")
 
 

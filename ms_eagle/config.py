@@ -139,14 +139,15 @@ class GenerationSection(Section):
     )
     repetition_penalty: float = Field(
         1.0,
-        gt=0,
+        ge=0.001,
+        le=1000,
         description="Divides the positive logits, and multiplies the negative ones, of tokens that have"
         " occurred in the prompt or the answer. 1 changes nothing.",
     )
     seed: int = Field(
         0,
         ge=0,
-        le=2**32 - 1,
+        le=2**64 - 1,
         description="Seed of the sampling. The same seed gives the same text, and two seeds differ.",
     )
     stop: list[Annotated[str, Field(min_length=1)]] = Field(

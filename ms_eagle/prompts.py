@@ -48,6 +48,24 @@ def read_prompts(path: Path) -> list[Prompt]:
     return prompts
 
 
+def check_text(text: str, what: str) -> None:
+    """Refuse a text that has nothing to answer, or that has no UTF-8 form.
+
+    The latter holds half a surrogate pair: JSON can spell one (``"\\ud800"``), and Python reads bytes of a
+    command line that are not UTF-8 as such halves.
+
+    Raises:
+        UserError: the message starts with ``what``.
+    """
+    if not text.strip():
+        raise UserError(f"{what} is empty; expected some text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ord(text[error.start])
+        raise UserError(f"{what} holds half a surrogate pair (U+{half:04X}); expected UTF-8 text") from error
+
+
 def _prompt(line: bytes, where: str, number: int) -> Prompt:
     try:
         text = line.decode()
@@ -79,9 +97,7 @@ def _turns(record: dict[str, Any], where: str) -> tuple[str, ...]:
     for index, turn in enumerate(turns, 1):
         if not isinstance(turn, str):
             raise UserError(f"{where}: turn {index} is {_kind(turn)}; expected text")
-        if not turn.strip():
-            raise UserError(f"{where}: turn {index} is empty; expected text")
-        _check_encodable(turn, f"{where}: turn {index}")
+        check_text(turn, f"{where}: turn {index}")
     return tuple(turns)
 
 
@@ -90,7 +106,7 @@ def _question_id(record: dict[str, Any], where: str, number: int) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise UserError(f'{where}: "question_id" is {_kind(value)}; expected a whole number or text')
     if isinstance(value, str):
-        _check_encodable(value, f'{where}: "question_id"')
+        check_text(value, f'{where}: "question_id"')
     return value
 
 
@@ -99,14 +115,6 @@ def _category(record: dict[str, Any], where: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise UserError(f'{where}: "category" is {_kind(value)}; expected text')
     return value
-
-
-def _check_encodable(text: str, what: str) -> None:
-    """JSON can spell half a surrogate pair (``"\\ud800"``), which is no character and has no UTF-8 form."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"{what} holds half a surrogate pair (\\u{ord(text[error.start]):04x})") from error
 
 
 def _kind(value: Any) -> str:

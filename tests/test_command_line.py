@@ -63,7 +63,7 @@ def test_a_reader_that_goes_away_is_no_error(quiet):
 
 
 def parser():
-    made = command_line.Parser("Does a thing.", "examples:\n  do it")
+    made = command_line.Parser("[options]", "Does a thing.", "examples:\n  do it")
     made.add_config_options()
     made.add_common_options()
     return made

@@ -91,8 +91,8 @@ def test_is_immutable(write):
         ),
         (
             "model: {source: x}\ngeneration: {seed: '1', top_k: 2.0, top_p: 0}\n",
-            "c.yaml:2: generation.seed is the text '1'; expected a whole number from 0 to 4294967295"
-            " (and 2 more errors)",
+            "c.yaml:2: generation.seed is the text '1'; expected a whole number from 0 to"
+            " 18446744073709551615 (and 2 more errors)",
         ),
     ],
 )
@@ -118,12 +118,18 @@ def test_missing_file_and_directory(tmp_path):
         ("generation.temperature=1" + "0" * 400, "generation.temperature is 1000"),
         ("generation.top_p=0", "generation.top_p is 0; expected a number above 0 and at most 1"),
         ("generation.min_p=1.5", "generation.min_p is 1.5; expected a number from 0 to 1"),
-        ("generation.repetition_penalty=0", "generation.repetition_penalty is 0; expected a number above 0"),
+        (
+            "generation.repetition_penalty=0",
+            "generation.repetition_penalty is 0; expected a number from 0.001 to 1000",
+        ),
         ("generation.top_k=true", "generation.top_k is true; expected a whole number of at least 0"),
         ("generation.ignore_eos=1", "generation.ignore_eos is 1; expected true or false"),
         ("generation.stop=word", "generation.stop is the text 'word'; expected a list of non-empty texts"),
         ("generation.stop=[a, '']", "generation.stop, item 2, is an empty text; expected a list"),
-        ("generation.seed=4294967296", "generation.seed is 4294967296; expected a whole number from 0 to"),
+        (
+            "generation.seed=18446744073709551616",
+            "generation.seed is 18446744073709551616; expected a whole number from 0 to",
+        ),
         ("execution.threads=0", "execution.threads is 0; expected a whole number of at least 1, or null"),
         ("execution.kernels=flash", "execution.kernels is the text 'flash'; expected auto, fused or eager"),
         (

@@ -64,9 +64,9 @@ GOOD = '{"turns": ["a"]}\n'
         (GOOD + '{"turns": "a"}', ':2: "turns" is text; expected a list'),
         (GOOD + '{"turns": null}', ':2: "turns" is null; expected a list'),
         (GOOD + '{"turns": ["a", 2]}', ":2: turn 2 is a number; expected text"),
-        (GOOD + '{"turns": ["a", ""]}', ":2: turn 2 is empty; expected text"),
-        (GOOD + '{"turns": [" \\n"]}', ":2: turn 1 is empty; expected text"),
-        (GOOD + '{"turns": ["\\ud83d"]}', ":2: turn 1 holds half a surrogate pair (\\ud83d)"),
+        (GOOD + '{"turns": ["a", ""]}', ":2: turn 2 is empty; expected some text"),
+        (GOOD + '{"turns": [" \\n"]}', ":2: turn 1 is empty; expected some text"),
+        (GOOD + '{"turns": ["\\ud83d"]}', ":2: turn 1 holds half a surrogate pair (U+D83D)"),
         (GOOD + '{"turns": ["a"], "question_id": true}', ':2: "question_id" is a boolean'),
         (
             GOOD + '{"turns": ["a"], "question_id": 1.5}',

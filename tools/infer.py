@@ -1,0 +1,132 @@
+"""Chat with a model, answer one prompt, or answer a file of prompts."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from ms_eagle import command_line
+from ms_eagle.config import load_config
+from ms_eagle.errors import UserError
+from ms_eagle.prompts import check_text, read_prompts
+
+DESCRIPTION = """\
+Chat with a model, answer one prompt, or answer a file of prompts.
+
+Without a prompt this opens a chat; text piped in is taken as one prompt. The answer goes to standard output
+as it is written, and one line of figures to standard error. The first run with a model downloads and
+converts it into the user's cache.
+"""
+
+EPILOG = """\
+examples:
+  python tools/infer.py
+  python tools/infer.py --prompt "Why is the sky blue?"
+  python tools/infer.py --prompts questions.jsonl --set generation.max_new_tokens=128
+  python tools/infer.py --config configs/qwen3_8b.yaml --set model.source=/models/Qwen3-8B
+  python tools/infer.py --prompt "Once upon a time" --raw --set generation.temperature=0.8
+  git diff | python tools/infer.py --set model.system_prompt="Summarise this change."
+  python tools/infer.py --prompt Hello --json | python -m json.tool
+
+in a chat:
+  /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer
+
+prompt files (--prompts):
+  One conversation a line, as in MT-Bench; every turn is answered in order.
+  {"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now in German."]}
+
+fields of --json, one object a line for each turn:
+  text               the answer, cut before a stop text
+  token_ids          its tokens, the end-of-sequence token included
+  prompt_tokens, new_tokens
+  finish_reason      "stop" (end of sequence or stop text) or "length" (limit, capacity or Ctrl-C)
+  drafter, kernels, mode
+  cycles             teacher passes while decoding
+  accept_L           accepted draft tokens of each cycle, without the bonus token; null without a drafter
+  tokens_per_second  new tokens over decode time; null if there is none
+  seconds            {load, compile, prefill, decode}
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line; the exit status is returned, mistakes are raised as UserError."""
+    args = parse(argv)
+    config = load_config(args.config, args.overrides)
+    texts = asked(args)
+    command_line.begin(args.verbose)
+    # MindSpore takes seconds to import: not before everything that can be refused has been checked.
+    from ms_eagle.chat_shell import ChatShell
+    from ms_eagle.progress import Progress
+    from ms_eagle.report import JsonReport, TextReport
+    from ms_eagle.session import Dialog, Session
+
+    report = JsonReport() if args.json else TextReport()
+    sys.stdout.reconfigure(encoding="utf-8" if args.json else None, errors="replace")
+    session = Session.load(config, args.raw, Progress())
+    if texts is None:
+        finished = ChatShell(session.conversation(), session.options, report).run()
+    else:
+        finished = session.answer([Dialog(*text) for text in texts], report)
+    return 0 if finished else 130
+
+
+def parse(argv: list[str]) -> Namespace:
+    """The arguments, checked against each other."""
+    parser = command_line.Parser("[--prompt TEXT | --prompts JSONL | --chat] [options]", DESCRIPTION, EPILOG)
+    what = parser.add_argument_group("what to answer").add_mutually_exclusive_group()
+    what.add_argument(
+        "--prompt", metavar="TEXT", action="append", help="a prompt; may be repeated, each is answered alone"
+    )
+    what.add_argument("--prompts", metavar="JSONL", type=Path, help="a file of conversations, see below")
+    what.add_argument("--chat", action="store_true", help="chat; piped input is read line by line")
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--raw", action="store_true", help="continue the prompt as it is, without a chat template"
+    )
+    how.add_argument(
+        "--drafter",
+        choices=["none"],
+        default="none",
+        help="what drafts tokens ahead: none decodes with the teacher alone, all that this version has",
+    )
+    how.add_argument("--json", action="store_true", help="print one JSON object for each answer, see below")
+    parser.add_config_options()
+    parser.add_common_options()
+    args = parser.parse_args(argv)
+    args.chat = args.chat or (args.prompt is None and args.prompts is None and sys.stdin.isatty())
+    if args.raw and (args.chat or args.prompts is not None):
+        raise UserError("--raw continues single prompts: use it with --prompt or piped text")
+    return args
+
+
+def asked(args: Namespace) -> list[tuple[tuple[str, ...], str, str | None]] | None:
+    """Turns, name for errors and title of every dialog; None for a chat."""
+    if args.chat:
+        return None
+    if args.prompts is not None:
+        return [
+            (
+                p.turns,
+                f"{args.prompts}:{p.line}",
+                f"{p.question_id} ({p.category})" if p.category else f"{p.question_id}",
+            )
+            for p in read_prompts(args.prompts)
+        ]
+    texts = [from_standard_input()] if args.prompt is None else args.prompt
+    where = "standard input" if args.prompt is None else "--prompt"
+    for text in texts:
+        check_text(text, f"{where}: the prompt")
+    return [((text,), where, None if len(texts) == 1 else f"prompt {n}") for n, text in enumerate(texts, 1)]
+
+
+def from_standard_input() -> str:
+    """All of standard input, without the line break that ends it."""
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"standard input:{line}: byte 0x{data[error.start]:02x} is not UTF-8") from error
+
+
+if __name__ == "__main__":
+    command_line.run(main)
