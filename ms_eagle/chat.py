@@ -194,7 +194,7 @@ def _own_templates(directory: Path) -> dict[str, str]:
                 )
             found[pair[0]] = pair[1]
     elif value is not None:
-        raise UserError(f"{path}: chat_template is a {type(value).__name__}; expected text or a list")
+        raise UserError(f"{path}: chat_template has type {type(value).__name__}; expected text or a list")
     for file in sorted((directory / "additional_chat_templates").glob("*.jinja")):
         found[file.stem] = _read_text(file)
     if (file := directory / "chat_template.jinja").is_file():

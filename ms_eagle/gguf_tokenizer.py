@@ -149,11 +149,15 @@ def _config(
     if model == "llama":
         config["tokenizer_class"] = "LlamaTokenizer"
         config["legacy"] = True  # the leading-space rule of llama.cpp, for which GGUF files are made
+        control = [
+            token for token, kind in zip(tokens, kinds, strict=True) if kind == sentencepiece_model.CONTROL
+        ]
+        config["additional_special_tokens"] = control  # so that decoded text is without them
     template = metadata.get("tokenizer.chat_template")
     if isinstance(template, str):
         config["chat_template"] = template
     elif template is not None:
-        raise UserError(f"GGUF: tokenizer.chat_template is a {type(template).__name__}; expected text")
+        raise UserError(f"GGUF: tokenizer.chat_template has type {type(template).__name__}; expected text")
     return config
 
 
@@ -189,7 +193,7 @@ def _value(metadata: Mapping[str, object], name: str, kind: type, default: objec
         return default
     value = metadata[key]
     if not isinstance(value, kind):
-        raise UserError(f"GGUF: {key} is a {type(value).__name__}; expected {kind.__name__}")
+        raise UserError(f"GGUF: {key} has type {type(value).__name__}; expected {kind.__name__}")
     return value
 
 

@@ -28,8 +28,9 @@ class SentencePieceTokenizer(Tokenizer):
     none after a special token.
 
     Special tokens are the control symbols of the model and what the JSON files list. As in transformers' slow
-    tokenizers, decoding leaves out only bos, eos, unk, pad and ``additional_special_tokens``; openPangu's
-    ``[unused16]`` and ``[unused17]`` around its thinking therefore stay in the text.
+    tokenizers, decoding leaves out bos, eos, unk, pad, ``additional_special_tokens`` and the control symbols
+    that no file lists, but not other listed tokens, whatever their flag: openPangu's ``[unused16]`` and
+    ``[unused17]`` around its thinking stay in the text.
     """
 
     def __init__(self, path: Path, settings: TokenizerSettings) -> None:
@@ -53,7 +54,7 @@ class SentencePieceTokenizer(Tokenizer):
         if token_id in self._names:
             return self._names[token_id].encode()
         processor = self._processor
-        if token_id >= processor.get_piece_size() or processor.is_control(token_id):
+        if token_id >= processor.get_piece_size():
             return b""
         piece = processor.id_to_piece(token_id)
         if processor.is_byte(token_id):
@@ -77,14 +78,17 @@ class SentencePieceTokenizer(Tokenizer):
             index = processor.piece_to_id(token.content)
             if processor.id_to_piece(index) == token.content:  # an unknown piece gets the id of unk
                 atoms.setdefault(token.content, (index, token))
-        self._names = {token_id: token.content for token_id, token in atoms.values()}
-        self.special_ids = frozenset(atoms[token.content][0] for token in named if token.content in atoms)
+        special = {atoms[token.content][0] for token in named if token.content in atoms}
         size = processor.get_piece_size()
         self.vocab_size = max(size, 1 + max(settings.added, default=-1))
         for index in filter(processor.is_control, range(size)):
             content = processor.id_to_piece(index)
-            atoms.setdefault(content, (index, AddedToken(content)))
+            if content not in atoms:
+                atoms[content] = (index, AddedToken(content))
+                special.add(index)
         self._atoms = atoms
+        self._names = {token_id: token.content for token_id, token in atoms.values()}
+        self.special_ids = frozenset(special)
         longest_first = sorted(filter(None, atoms), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         self._take_ids(

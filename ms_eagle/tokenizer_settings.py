@@ -112,7 +112,7 @@ def read_json_object(path: Path) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not readable as JSON ({error}); fetch the file again") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path}: holds a JSON {type(value).__name__}; expected an object")
+        raise UserError(f"{path}: holds JSON of type {type(value).__name__}; expected an object")
     return value
 
 
