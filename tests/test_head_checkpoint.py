@@ -346,7 +346,7 @@ def _edit(name, index, value):
         (_put(norm__weight=np.zeros(25, np.float32)), "norm.weight [25] (expected [24])"),
         (_put(fc__weight=np.zeros((24, 70), np.float32)), "fc.weight is mis-shaped: [24, 70]"),
         (_put(fc__weight=np.zeros(24, np.float32)), "fc.weight is mis-shaped: [24]"),
-        (_put(lm_head__weight=np.zeros((), np.float32)), "lm_head.weight [] (expected [16, 24])"),
+        (_put(lm_head__weight=np.zeros(7, np.float32)), "lm_head.weight [7] (expected [16, 24])"),
         (_put(midlayer__self_attn__q_proj__weight=np.zeros((32, 24), np.float32)), "EAGLE-1"),
         (_put(norm__weight=np.zeros(24, np.int8)), "norm.weight has dtype I8"),
         (_edit("fc.weight", (0, 0), np.nan), "fc.weight holds 1 values that are NaN or infinite"),
