@@ -66,6 +66,7 @@ def from_metadata(
     vocab_size: int,
     tied: bool,
     attention_bias: bool,
+    mlp_bias: bool = False,
     rope_factors: np.ndarray | None = None,
 ) -> GgufConfig:
     """Translate GGUF metadata to Hugging Face configuration.
@@ -75,6 +76,7 @@ def from_metadata(
         vocab_size: rows of the embedding.
         tied: whether the file lacks an output matrix of its own.
         attention_bias: whether the q, k and v projections have biases.
+        mlp_bias: whether the three projections of the MLP have biases.
         rope_factors: the tensor ``rope_freqs.weight``, ``[head_dim / 2]`` float32, divisors of the inverse
             frequencies, by which GGUF carries llama3 scaling.
 
@@ -88,6 +90,7 @@ def from_metadata(
     hidden = reader.integer("embedding_length")
     head_dim = reader.integer("attention.key_length", reader.integer("rope.dimension_count", hidden // heads))
     context = reader.integer("context_length")
+    reader.require("vocab_size", vocab_size, "an embedding of another size")
     reader.require("attention.value_length", head_dim, "values and keys of different sizes")
     reader.require("rope.dimension_count", head_dim, "rotation of a part of each head")
     theta = clean_decimal(reader.number("rope.freq_base", 10000.0))
@@ -117,7 +120,7 @@ def from_metadata(
         **tokens,
     }
     if name == "llama":
-        model["mlp_bias"] = False
+        model["mlp_bias"] = mlp_bias
     ends = [reader.token(key, vocab_size) for key in _END_KEYS]
     distinct = list(dict.fromkeys(end for end in ends if end is not None))
     generation = dict(tokens)
@@ -222,6 +225,8 @@ def _llama3_scaling(
     given = np.asarray(factors, np.float64).reshape(-1)
     if given.shape != (head_dim // 2,):
         raise UserError(f"GGUF tensor rope_freqs.weight has {given.size} values, expected {head_dim // 2}")
+    if not (np.isfinite(given) & (given > 0)).all():
+        raise UserError("GGUF tensor rope_freqs.weight holds values that are not positive")
     if np.array_equal(given, np.ones_like(given)):
         return dict(other) if other is not None else None
     if other is not None:

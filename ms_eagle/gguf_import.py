@@ -1,6 +1,5 @@
 """Conversion of a GGUF file to a Hugging Face model directory in float32."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -10,11 +9,12 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
-from ms_eagle import safetensors_file
+from ms_eagle import json_file, safetensors_file
 from ms_eagle.architecture import DecoderConfig
 from ms_eagle.errors import UserError
 from ms_eagle.gguf_config import GgufConfig, from_metadata
 from ms_eagle.gguf_file import GgufFile
+from ms_eagle.gguf_tokenizer import write_tokenizer
 from ms_eagle.progress import Progress
 
 # Part of the cache key: raise it whenever the same GGUF file would convert to different files.
@@ -61,25 +61,26 @@ def convert(gguf: Path, directory: Path, progress: Progress | None = None) -> No
     Raises:
         UserError: the file is damaged, or holds an architecture, tensor type or tensor that is not supported.
     """
-    from ms_eagle.gguf_tokenizer import write_tokenizer
-
     source = GgufFile(gguf)
     try:
-        config = _read_config(source)
-        names = {hugging_face_name(name): name for name in source.tensors if name != _ROPE_FACTORS}
-        _check_tensors(source, names, config)
+        _convert(source, directory, progress if progress is not None else Progress(quiet=True))
     except UserError as error:
         raise UserError(f"{gguf}: {error}") from error
+
+
+def _convert(source: GgufFile, directory: Path, progress: Progress) -> None:
+    config = _read_config(source)
+    names = {hugging_face_name(name): name for name in source.tensors if name != _ROPE_FACTORS}
+    _check_tensors(source, names, config)
     shapes = {name: source.tensors[names[name]].shape for name in sorted(names)}
     write_tokenizer(source.metadata, directory)
-    _write_json(directory / "config.json", config.model)
-    _write_json(directory / "generation_config.json", config.generation)
-    progress = progress if progress is not None else Progress(quiet=True)
-    with progress.bytes(f"converting {gguf.name}", 4 * sum(map(math.prod, shapes.values()))) as step:
+    json_file.write_object(directory / "config.json", config.model)
+    json_file.write_object(directory / "generation_config.json", config.generation)
+    with progress.bytes(f"converting {source.path.name}", 4 * sum(map(math.prod, shapes.values()))) as step:
 
         def chunks(name: str) -> Iterator[np.ndarray]:
-            tensor = names[name]
-            for chunk in read_rows(source, tensor, _source_rows(config, name, shapes[name])):
+            order = _source_rows(config, name, shapes[name])
+            for chunk in read_rows(source, names[name], order):
                 yield chunk
                 step.advance(chunk.nbytes)
 
@@ -135,7 +136,7 @@ def read_rows(source: GgufFile, name: str, order: np.ndarray | None = None) -> I
         raw = stored[start:stop] if order is None else stored[order[start:stop]]
         values = np.asarray(dequantize(np.ascontiguousarray(raw), tensor.kind), np.float32)
         if not np.isfinite(values).all():
-            raise UserError(f"{source.path}: tensor {name!r} holds NaN or infinity; fetch it again")
+            raise UserError(f"tensor {name!r} holds NaN or infinity; fetch the file again")
         yield values
 
 
@@ -147,11 +148,15 @@ def _read_config(source: GgufFile) -> GgufConfig:
     if _ROPE_FACTORS in source.tensors:
         _check_kind(source, _ROPE_FACTORS)
         factors = np.concatenate(list(read_rows(source, _ROPE_FACTORS))).reshape(-1)
+    tokens = source.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and len(tokens) > embedding.shape[0]:
+        raise UserError(f"{len(tokens)} tokens but only {embedding.shape[0]} rows in 'token_embd.weight'")
     return from_metadata(
         source.metadata,
         vocab_size=embedding.shape[0],
         tied="output.weight" not in source.tensors,
         attention_bias="blk.0.attn_q.bias" in source.tensors,
+        mlp_bias="blk.0.ffn_gate.bias" in source.tensors,
         rope_factors=factors,
     )
 
@@ -188,7 +193,3 @@ def _source_rows(config: GgufConfig, name: str, shape: tuple[int, ...]) -> np.nd
         head_dim = config.model["head_dim"]
         return rotary_rows(shape[0] // head_dim, head_dim)
     return None
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -57,7 +57,7 @@ def _snapshot(repository: str, revision: str | None, progress: Progress, cache_d
     from requests.exceptions import RequestException
 
     def download(local_files_only: bool) -> Path:
-        with _bars(progress):
+        with _calm(progress):
             found = snapshot_download(
                 repository,
                 revision=revision,
@@ -93,19 +93,25 @@ def _snapshot(repository: str, revision: str | None, progress: Progress, cache_d
 
 
 @contextlib.contextmanager
-def _bars(progress: Progress) -> Iterator[None]:
-    """Silence the Hub library's own bars where ours would be silent, unless the user asked for them."""
+def _calm(progress: Progress) -> Iterator[None]:
+    """Show the Hub library's bars only where ours would show, and its warnings nowhere.
+
+    What it warns of while it retries ends in one line of ours.
+    """
     from huggingface_hub import constants, utils
 
-    if (
+    level = utils.logging.get_verbosity()
+    silence = not (
         progress.visible
-        or constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
+        or constants.HF_HUB_DISABLE_PROGRESS_BARS is not None  # the user decided
         or utils.are_progress_bars_disabled()
-    ):
-        yield
-        return
-    utils.disable_progress_bars()
+    )
+    utils.logging.set_verbosity_error()
+    if silence:
+        utils.disable_progress_bars()
     try:
         yield
     finally:
-        utils.enable_progress_bars()
+        utils.logging.set_verbosity(level)
+        if silence:
+            utils.enable_progress_bars()

@@ -1,8 +1,10 @@
-"""JSON files of a model directory, read strictly."""
+"""JSON files of a model directory: read strictly, written atomically."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+from ms_eagle import files
 from ms_eagle.errors import UserError
 
 
@@ -27,3 +29,8 @@ def read_object(path: Path) -> dict[str, object]:
     if not isinstance(content, dict):
         raise UserError(f"{path} holds a JSON {type(content).__name__}, expected an object")
     return content
+
+
+def write_object(path: Path, content: Mapping[str, object]) -> None:
+    """Write one JSON object, indented, UTF-8, atomically."""
+    files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

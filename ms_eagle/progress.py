@@ -8,11 +8,15 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 from rich.progress import Task as RichTask
+from rich.table import Column
 from rich.text import Text
 
 
 class _Figures(ProgressColumn):
     """The count of a task in its own unit: ``12.3 MB/92.9 MB`` for bytes, ``3/30`` for steps."""
+
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=True))
 
     def render(self, task: RichTask) -> Text:
         form: Callable[[int], str] = decimal if task.fields["unit"] == "bytes" else str
@@ -71,8 +75,8 @@ class Progress:
         if self._bars is None:
             self._bars = RichProgress(
                 SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
+                TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
+                BarColumn(20),
                 _Figures(),
                 TimeElapsedColumn(),
                 console=self._console,
@@ -84,6 +88,7 @@ class Progress:
         try:
             yield Step(bars, identity)
         finally:
+            bars.refresh()  # a job shorter than one frame shows its last count too
             bars.remove_task(identity)
             if outermost:
                 bars.stop()

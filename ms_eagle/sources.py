@@ -68,7 +68,7 @@ def _local_path(source: str) -> Path:
         raise UserError(f"the model source {source!r} is not usable as a path ({error})") from error
     if _SCHEME.match(source):
         raise UserError(f"the model source {source!r} has an unknown scheme; expected {FORMS}")
-    raise UserError(f"the model source {source!r} does not exist ({path}); expected {FORMS}")
+    raise UserError(f"the model source {source!r} does not exist ({str(path)!r}); expected {FORMS}")
 
 
 def _checked_directory(path: Path) -> Path:
@@ -90,8 +90,9 @@ def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
         raise UserError(f"cannot read {path}: {error.strerror}; expected {FORMS}") from error
     if magic != _GGUF_MAGIC and path.suffix != ".gguf":
         raise UserError(f"{path} is neither a directory nor a GGUF file; expected {FORMS}")
+    path = path.resolve()  # a link shares the conversion of its file
     identity = {
-        "source": str(path.resolve()),
+        "source": str(path),
         "size": status.st_size,
         "modified_ns": status.st_mtime_ns,
         "converter": gguf_import.CONVERTER_VERSION,

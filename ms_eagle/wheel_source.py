@@ -143,6 +143,9 @@ def _largest_file(directory: Path) -> int:
 
 def _last_error(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    if any("(from versions: none)" in line for line in lines):
+        # What pip says without network too, where its last line speaks of a missing version only.
+        return "the package index cannot be reached or does not have it"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     told = errors or [line for line in lines if line] or ["no message"]
     return told[len(told) - 1][:300]
