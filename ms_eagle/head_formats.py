@@ -82,20 +82,25 @@ _ONLY = {
     "quantization_config": ((), "quantised heads are not implemented: use one in fp32, fp16 or bf16"),
     "compression_config": ((), "quantised heads are not implemented: use one in fp32, fp16 or bf16"),
     "partial_rotary_factor": ((1.0,), "partial rotation is not implemented"),
+    "position_embedding_type": (("rope",), "only rotary positions are implemented"),
+    "use_rotary_pos_emb": ((True,), "only rotary positions are implemented"),
+    "use_mrope": ((False,), "rotation over several axes is not implemented"),
+    "norm_type": (("rms",), "only RMSNorm is implemented"),
     "logit_scale": ((1.0,), "scaled logits are not implemented"),
     "is_causal": ((True,), "bidirectional attention is not implemented"),
 }  # fmt: skip
 
-# Options without effect on a head's arithmetic: bookkeeping, training, generation, the teacher's own.
+# Options without effect on a head's arithmetic: bookkeeping, training, generation, the teacher's own. The
+# experts of a teacher are among them: a head's MLP is dense, and tensors of experts would be unexpected.
 _INERT = {
     "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "name_or_path",
     "_name_or_path", "has_no_defaults_at_init", "speculators_version", "speculators_model_type",
     "speculators_config", "embed_requires_grad", "inference_type", "target_model_type", "modal_type",
     "initializer_range", "attention_dropout", "use_cache", "pretraining_tp", "max_window_layers",
     "sliding_window", "eagle_config", "transformer_layer_config", "parallel_draft_heads_num_layers",
-    "eh_proj_bias", "decoder_sparse_step", "position_embedding_type", "use_rotary_pos_emb", "use_mrope",
+    "eh_proj_bias", "decoder_sparse_step",
     "eagle_decoder_type", "has_lm_head", "load_embedding_from_target", "load_lm_head_from_target",
-    "use_qk_norm", "norm_type", "attention_head_dim", "add_classification_head", "class_num",
+    "use_qk_norm", "attention_head_dim", "add_classification_head", "class_num",
     "cla_share_factor", "use_cla", "dense_list", "pool_type", "org_vocab_size", "pad_id", "return_dict",
     "output_attentions", "output_hidden_states", "id2label", "label2id", "chunk_size_feed_forward",
     "is_encoder_decoder", "is_decoder", "temperature", "top_k", "top_p", "typical_p",
@@ -105,6 +110,8 @@ _INERT = {
     "return_dict_in_generate", "output_scores", "tie_encoder_decoder", "task_specific_params",
     "problem_type", "torchscript", "attn_implementation", "_attn_implementation",
     "_attn_implementation_autoset", "base_model_ep_plan", "base_model_tp_plan", "base_model_pp_plan",
+    "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts",
+    "output_router_logits", "router_aux_loss_coef", "mlp_only_layers", "shared_expert_intermediate_size",
 }  # fmt: skip
 _INERT_PATTERN = re.compile(
     r"(.*_token_ids?|(im|image|video|vision|audio|text|mask|eod)_\w*id|im_newline_id)"
