@@ -2,6 +2,7 @@
 
 import math
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -73,10 +74,16 @@ def _convert(source: GgufFile, directory: Path, progress: Progress) -> None:
     names = {hugging_face_name(name): name for name in source.tensors if name != _ROPE_FACTORS}
     _check_tensors(source, names, config)
     shapes = {name: source.tensors[names[name]].shape for name in sorted(names)}
+    size = 4 * sum(map(math.prod, shapes.values()))
+    free = shutil.disk_usage(directory).free
+    if free < size:
+        raise UserError(
+            f"the float32 weights need {size / 1e9:.1f} GB in {directory}, where {free / 1e9:.1f} GB are free"
+        )
     write_tokenizer(source.metadata, directory)
     json_file.write_object(directory / "config.json", config.model)
     json_file.write_object(directory / "generation_config.json", config.generation)
-    with progress.bytes(f"converting {source.path.name}", 4 * sum(map(math.prod, shapes.values()))) as step:
+    with progress.bytes(f"converting {source.path.name}", size) as step:
 
         def chunks(name: str) -> Iterator[np.ndarray]:
             order = _source_rows(config, name, shapes[name])

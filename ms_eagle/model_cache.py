@@ -90,7 +90,7 @@ def _build(
     root: Path, final: Path, work: Path, identity: Mapping[str, object], build: Callable[[Path, Path], None]
 ) -> None:
     for leftover in work.glob("build-*"):
-        shutil.rmtree(leftover)
+        shutil.rmtree(leftover, ignore_errors=True)  # a pip that outlived its parent may still write there
     temporary = Path(tempfile.mkdtemp(prefix="build-", dir=work))
     try:
         model, scratch = temporary / "model", temporary / "scratch"

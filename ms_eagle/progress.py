@@ -1,6 +1,7 @@
 """Progress bars on standard error, and silence where nobody watches."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
@@ -53,7 +54,9 @@ class Progress:
     """
 
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
-        self._console = console if console is not None else Console(stderr=True)
+        # rich alone would take FORCE_COLOR, which CI services set, for a terminal.
+        default = Console(stderr=True, force_terminal=sys.stderr.isatty())
+        self._console = console if console is not None else default
         self.visible = not quiet and self._console.is_terminal
         self._bars: RichProgress | None = None
 

@@ -1,3 +1,4 @@
+import shutil
 import tracemalloc
 from pathlib import Path
 
@@ -275,6 +276,15 @@ def test_absurd_sizes_in_the_metadata_are_refused_at_once(tmp_path: Path) -> Non
     path = tiny_gguf.save(tmp_path / "model.gguf", model, block_count=2_000_000_000)
     with pytest.raises(UserError, match="promises 2000000000 blocks"):
         convert(path)
+
+
+def test_a_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny_gguf.save(tmp_path / "model.gguf", tiny.make("llama"))
+    free = shutil.disk_usage(tmp_path)._replace(free=100_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: free)
+    with pytest.raises(UserError, match=r"need 0\.0 GB in .*, where 0\.0 GB are free"):
+        convert(path)
+    assert list((tmp_path / "model").iterdir()) == []
 
 
 @pytest.mark.real_model

@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from ms_eagle.progress import Progress
@@ -54,7 +55,17 @@ def test_the_line_is_gone_after_a_failure() -> None:
     assert text.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is shown again
 
 
-def test_the_default_writes_to_standard_error(capsys) -> None:
+def test_a_pipe_is_no_terminal_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    progress = Progress()
+    assert not progress.visible
+    run(progress)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bars_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     run(Progress(console=Console(stderr=True, force_terminal=True, width=100)))
     captured = capsys.readouterr()
     assert captured.out == ""
