@@ -27,7 +27,8 @@ PATTERNS = {
     "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
 }
 FRAGMENTS = [
-    "it's", "I'LL", " the", "dog", "  ", "\n", "\r\n", "\t ", "2024", " 12345", "你好", "，", "🙂", "½", "$+<",
+    "it's", "I'LL", " the", "dog", "zebra", "  ", "\n", "\r\n", "\t ", "2024", " 12345", "$+<",
+    "你好", "，", "🙂", "½",
 ]  # fmt: skip
 ANY = st.text(st.characters(exclude_categories=("Cs",)), max_size=4)
 TEXT = st.lists(st.sampled_from(FRAGMENTS) | ANY, max_size=8).map("".join)
@@ -73,6 +74,7 @@ def byte_level_metadata(**extra) -> dict[str, object]:
     digits = ["2 0", "20 2", "202 4", "1 2", "12 3", "Ġ 1", "$ +", "$+ <"]
     merges = [*digits, *(pair for pair in merges if pair not in digits)]
     tokens += [token for pair in digits if (token := pair.replace(" ", "")) not in tokens]
+    tokens.append("zebra")  # no merges lead to it
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.tokens": tokens,

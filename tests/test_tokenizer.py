@@ -167,6 +167,27 @@ class TestSentencePiece:
         assert len(ids) > 2
         assert tokenizer.decode(ids) == "</s>[unused16]"
 
+    @pytest.mark.parametrize("legacy", [True, False])
+    def test_a_model_that_removes_spaces(self, tmp_path, legacy):
+        from transformers import LlamaTokenizer
+
+        toy_tokenizers.write_sentencepiece(tmp_path, {}, squeeze=True)
+        config = with_added_tokens({"legacy": legacy}, tmp_path)
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        ours, theirs = load_tokenizer(tmp_path), LlamaTokenizer.from_pretrained(tmp_path)
+        for text in (
+            "the",
+            " the",
+            "  the dog ",
+            "a  b",
+            "<s> the</s> dog",
+            "the</s>  dog",
+            "▁the",
+            " ",
+            "你 好",
+        ):
+            assert ours.encode(text) == theirs.encode(text)
+
     def test_special_tokens_that_swallow_spaces(self, llama_directory, tmp_path):
         from transformers import LlamaTokenizer
 

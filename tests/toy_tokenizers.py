@@ -20,8 +20,13 @@ PANGU_USER_DEFINED = [f"[unused{index}]" for index in range(9, 11)]
 PANGU_CONTROL = ["[unused16]", "[unused17]"]
 
 
-def sentencepiece_model(*, dummy_prefix: bool = True, byte_fallback: bool = True) -> bytes:
-    """A BPE model with ``[unused9]``, ``[unused10]`` user-defined, ``[unused16]``, ``[unused17]`` control."""
+def sentencepiece_model(
+    *, dummy_prefix: bool = True, byte_fallback: bool = True, squeeze: bool = False
+) -> bytes:
+    """A BPE model with ``[unused9]``, ``[unused10]`` user-defined, ``[unused16]``, ``[unused17]`` control.
+
+    With ``squeeze`` it removes spaces at the ends and repeated ones.
+    """
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([line for text in CORPUS for line in text.split("\n")]),
@@ -33,7 +38,7 @@ def sentencepiece_model(*, dummy_prefix: bool = True, byte_fallback: bool = True
         user_defined_symbols=PANGU_USER_DEFINED,
         control_symbols=PANGU_CONTROL,
         normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
+        remove_extra_whitespaces=squeeze,
         add_dummy_prefix=dummy_prefix,
         allow_whitespace_only_pieces=True,
         minloglevel=2,
