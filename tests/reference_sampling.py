@@ -45,15 +45,15 @@ def choose(logits, params: SamplingParams, uniform):
 def fixed_scores(logits, temperature):
     """float32 [V] with at least one finite value -> int64 [V]."""
     with np.errstate(over="ignore", invalid="ignore"):
-        distance = (logits.max() - logits) / (np.float32(temperature) * np.float32(2.0**-24))
-    return np.minimum(distance, np.float32(2**29 - 32)).astype(np.int64)
+        distance = (logits.max() - logits) / (np.float32(temperature) * np.float32(2.0**-22))
+    return np.minimum(distance, np.float32(2**27 - 8)).astype(np.int64)
 
 
 def fixed_weights(scores):
     """int64 -> int64, the formula in the documented order of float32 operations."""
-    high, low = scores >> 14, scores & 0x3FFF
-    centre = (2.0**40 * np.exp(-(high + 0.5) / 1024)).astype(np.float32)
-    step = np.float32(1 + 2.0**-11) - low.astype(np.float32) * np.float32(2.0**-24)
+    high, low = scores >> 13, scores & 0x1FFF
+    centre = (2.0**40 * np.exp(-(high + 0.5) / 512)).astype(np.float32)
+    step = np.float32(1 + 2.0**-10) - low.astype(np.float32) * np.float32(2.0**-22)
     return (centre * step).astype(np.int64)
 
 
@@ -73,7 +73,7 @@ def choose_fixed(logits, seen, params: SamplingParams, uniform):
         preceding += weights[nucleus]
         nucleus += 1
     if params.min_p > 0:
-        limit = int(min(np.float32(-np.log(params.min_p)) * np.float32(2**24), np.float32(2**29 - 32)))
+        limit = int(min(np.float32(-np.log(params.min_p)) * np.float32(2**22), np.float32(2**27 - 8)))
         nucleus = min(nucleus, int(np.sum(scores <= limit)))
     ids, weights = [int(i) for i in order[:nucleus]], weights[:nucleus]
     place = sum(weights) * int(np.float32(uniform) * 2**24) // 2**24
