@@ -18,9 +18,6 @@ from ms_eagle.gguf_file import GgufFile
 from ms_eagle.gguf_tokenizer import write_tokenizer
 from ms_eagle.progress import Progress
 
-# Part of the cache key: raise it whenever the same GGUF file would convert to different files.
-CONVERTER_VERSION = 1
-
 SUPPORTED = (
     Kind.F32, Kind.F16, Kind.BF16,
     Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0,

