@@ -10,7 +10,7 @@ from jinja2 import meta
 from ms_eagle.chat_environment import environment
 from ms_eagle.errors import UserError
 from ms_eagle.tokenizer import Tokenizer
-from ms_eagle.tokenizer_settings import read_json_object, read_settings
+from ms_eagle.tokenizer_settings import optional_object, read_settings
 
 Thinking = Literal["auto", "on", "off"]
 Message = Mapping[str, object]
@@ -181,7 +181,7 @@ def load_template(directory: Path, name_or_path: str | None = None) -> ChatTempl
 def _own_templates(directory: Path) -> dict[str, str]:
     """The directory's templates by name; the unnamed one is "default"."""
     path = directory / "tokenizer_config.json"
-    value = read_json_object(path).get("chat_template")
+    value = optional_object(path).get("chat_template")
     found: dict[str, str] = {}
     if isinstance(value, str):
         found["default"] = value

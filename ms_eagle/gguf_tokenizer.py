@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ms_eagle import files, sentencepiece_model
+from ms_eagle import files, json_file, sentencepiece_model
 from ms_eagle.errors import UserError
 
 _GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
@@ -58,8 +58,9 @@ def write_tokenizer(metadata: Mapping[str, object], directory: Path) -> None:
         files.write_bytes(directory / "tokenizer.model", _sentencepiece(metadata, tokens, kinds, roles))
     else:
         raise UserError(f"GGUF: tokenizer.ggml.model {model!r} is not supported; expected 'gpt2' or 'llama'")
-    config = _config(metadata, model, tokens, kinds, roles)
-    files.write_text(directory / "tokenizer_config.json", json.dumps(config, ensure_ascii=False, indent=1))
+    json_file.write_object(
+        directory / "tokenizer_config.json", _config(metadata, model, tokens, kinds, roles)
+    )
 
 
 def _byte_level(metadata: Mapping[str, object], tokens: list[str], kinds: list[int]) -> dict[str, object]:

@@ -150,18 +150,13 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _load(path: Path, *, dummy_prefix: bool) -> sentencepiece.SentencePieceProcessor:
-    """The model in ``path``; without ``dummy_prefix`` it adds no space of its own. Raises UserError if
-    damaged.
-    """
+    """The model in ``path``; without ``dummy_prefix`` it adds no space. Raises UserError if damaged."""
     processor = sentencepiece.SentencePieceProcessor()
-    data = path.read_bytes()
     try:
+        data = path.read_bytes()
         processor.LoadFromSerializedProto(data if dummy_prefix else data + _NO_DUMMY_PREFIX)
-        size = processor.get_piece_size()
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
         raise UserError(
             f"{path}: not a readable SentencePiece model ({error}); fetch the file again"
         ) from error
-    if size == 0:
-        raise UserError(f"{path}: not a readable SentencePiece model (no pieces); fetch the file again")
     return processor

@@ -4,12 +4,12 @@ Read are ``tokenizer_config.json``, ``special_tokens_map.json``, ``added_tokens.
 ``generation_config.json`` and ``config.json``; each of them may be absent.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from ms_eagle import json_file
 from ms_eagle.errors import UserError
 
 _T = TypeVar("_T")
@@ -61,10 +61,10 @@ class TokenizerSettings:
 
 def read_settings(directory: Path) -> TokenizerSettings:
     """Read the settings of a model directory. Raises UserError for a malformed file, naming it."""
-    config = read_json_object(directory / "tokenizer_config.json")
-    token_map = read_json_object(directory / "special_tokens_map.json")
-    generation = read_json_object(directory / "generation_config.json")
-    model = read_json_object(directory / "config.json")
+    config = optional_object(directory / "tokenizer_config.json")
+    token_map = optional_object(directory / "special_tokens_map.json")
+    generation = optional_object(directory / "generation_config.json")
+    model = optional_object(directory / "config.json")
     where = directory / "tokenizer_config.json"
 
     roles: dict[str, AddedToken | None] = {}
@@ -101,19 +101,9 @@ def read_settings(directory: Path) -> TokenizerSettings:
     )
 
 
-def read_json_object(path: Path) -> dict[str, object]:
-    """The JSON object in ``path``, or an empty one when there is no such file. Raises UserError if
-    malformed.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable as JSON ({error}); fetch the file again") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: holds JSON of type {type(value).__name__}; expected an object")
-    return value
+def optional_object(path: Path) -> dict[str, object]:
+    """The JSON object in ``path``, empty when there is no such file. Raises UserError if malformed."""
+    return json_file.read_object(path) if path.is_file() else {}
 
 
 def _added_tokens(directory: Path, config: Mapping[str, object], named: set[str]) -> dict[int, AddedToken]:
@@ -121,7 +111,7 @@ def _added_tokens(directory: Path, config: Mapping[str, object], named: set[str]
     decoder = config.get("added_tokens_decoder")
     if decoder is None:
         path = directory / "added_tokens.json"
-        pairs = read_json_object(path)
+        pairs = optional_object(path)
         if not all(isinstance(value, int) for value in pairs.values()):
             raise UserError(f"{path}: expected a map from token text to token id")
         return {int(value): AddedToken(text, special=text in named) for text, value in pairs.items()}

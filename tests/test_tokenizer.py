@@ -362,15 +362,15 @@ def test_where_bos_and_pad_come_from(tmp_path):
         ("tokenizer.json", b"\xff", "not a readable tokenizer.json"),
         ("tokenizer.model", b"", "not a readable SentencePiece model"),
         ("tokenizer.model", b"\x0a\xff\xff", "not a readable SentencePiece model"),
-        ("tokenizer_config.json", b"[]", "holds JSON of type list; expected an object"),
-        ("tokenizer_config.json", b"{", "not readable as JSON"),
+        ("tokenizer_config.json", b"[]", "holds a JSON list, expected an object"),
+        ("tokenizer_config.json", b"{", "not valid JSON"),
         ("tokenizer_config.json", b'{"legacy": 1}', "legacy is 1; expected bool"),
         ("tokenizer_config.json", b'{"bos_token": 1}', "bos_token holds 1"),
         ("tokenizer_config.json", b'{"added_tokens_decoder": {"x": "y"}}', "from token id to token"),
         ("tokenizer_config.json", b'{"bos_token": {"content": "x", "single_word": true}}', "single_word"),
         ("generation_config.json", b'{"eos_token_id": "2"}', "eos_token_id is '2'; expected a token id"),
         ("added_tokens.json", b'{"x": "y"}', "from token text to token id"),
-        ("special_tokens_map.json", b"null", "holds JSON of type NoneType"),
+        ("special_tokens_map.json", b"null", "holds a JSON NoneType"),
     ],
 )
 def test_damaged_files(tmp_path, name, content, message):
