@@ -115,7 +115,7 @@ def top_children(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The `k` most probable tokens after each row, most probable first, ties to the lower id.
 
     Args:
-        logits: `[R, V]` fp32 over the draft vocabulary; -inf rules a token out.
+        logits: `[R, V]` floating point over the draft vocabulary, used as fp32; -inf rules a token out.
         k: a Python integer, `k <= V`.
 
     Returns:
@@ -123,7 +123,7 @@ def top_children(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         (a NaN or +inf among its logits, or all of them -inf) has NaN for every log-probability, and ids
         that are still in range.
     """
-    log_probs = ops.log_softmax(logits, -1)
+    log_probs = ops.log_softmax(logits.astype(ms.float32), -1)
     values, ids = top_k(log_probs, k)
     # Kernels skip a NaN in the maximum and may clamp it in the exponential, so it must be looked for.
     broken = ops.isnan(log_probs.sum(-1, keepdims=True))  # [R, 1]
