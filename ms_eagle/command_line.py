@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from ms_eagle import __version__, quiet
+from ms_eagle import __version__, interrupts, quiet
 from ms_eagle.errors import UserError
 
 EXIT_STATUSES = """\
@@ -82,11 +82,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def begin(verbose: bool) -> None:
-    """Make the process quiet, unless ``verbose``; call it before anything imports mindspore.
+    """Make the process quiet, unless ``verbose``, and keep Ctrl-C; call it before numpy and mindspore.
 
     Nothing that native code prints reaches the terminal afterwards. An unexpected exception still shows its
     traceback, followed by the end of what was hidden.
     """
+    interrupts.start()
     quiet.start(verbose)
     if not verbose:
         sys.excepthook = quiet.HiddenOutput().report

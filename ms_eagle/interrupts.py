@@ -1,0 +1,41 @@
+"""Ctrl-C as Python's KeyboardInterrupt, although MindSpore takes the signal for itself.
+
+Every run of a compiled graph replaces the handler of SIGINT by one that ends the process with SIGTERM, so
+that an answer cut by Ctrl-C would be lost. Here SIGINT is blocked in every thread and waited for by one of
+our own, which passes it on to the main thread under another number.
+"""
+
+import os
+import signal
+import threading
+
+_FORWARDED = signal.SIGRTMIN
+
+
+def start() -> None:
+    """Take over Ctrl-C for the rest of the process; call it on the main thread, before numpy is imported.
+
+    Threads inherit what they block from the one that starts them: those of a library loaded earlier would
+    still run MindSpore's handler. Native code is not interrupted: KeyboardInterrupt is raised when it
+    returns. A second Ctrl-C before that ends the process at once with status 130. A process that ignores
+    SIGINT, as under nohup, goes on ignoring it.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    pending = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        pending.clear()
+        raise KeyboardInterrupt
+
+    def forward(main: int) -> None:
+        while True:
+            signal.sigwait({signal.SIGINT})
+            if pending.is_set():
+                os._exit(130)
+            pending.set()
+            signal.pthread_kill(main, _FORWARDED)
+
+    signal.signal(_FORWARDED, interrupt)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    threading.Thread(target=forward, args=(threading.get_ident(),), name="ctrl-c", daemon=True).start()
