@@ -21,6 +21,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from ms_eagle.answer import Answer
+from ms_eagle.cycle import HEALTHY, TEACHER_NOT_FINITE
 from ms_eagle.errors import UserError
 from ms_eagle.generation import Completion, GenerationOptions, Seconds
 from ms_eagle.sampling import params_tensor
@@ -247,10 +248,11 @@ class _Run:
         report = report.asnumpy()
         now = time.perf_counter()
         for row in np.flatnonzero(self.active):
-            if report[row, FAULT]:
+            if report[row, FAULT] != HEALTHY:
+                whose = "model" if report[row, FAULT] == TEACHER_NOT_FINITE else "drafter"
                 raise UserError(
-                    f"the model's logits are not finite (NaN or infinity) after {self._n[row] + 1} tokens in "
-                    f"model.dtype={engine._dtype}: use float32 or bfloat16, or check the weights."
+                    f"the {whose}'s logits are not finite (NaN or infinity) after {self._n[row] + 1} tokens in "
+                    f"model.dtype={engine._dtype}: use float32 or bfloat16, or check the {whose}'s weights."
                 )
             count = int(report[row, COUNT])
             emitted = report[row, TOKENS : TOKENS + count].tolist()

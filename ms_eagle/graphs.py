@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.cycle import TeacherCycle
-from ms_eagle.prefill import TeacherPrefill
+from ms_eagle.commit import FastReorder
+from ms_eagle.cycle import EagleCycle, TeacherCycle
+from ms_eagle.prefill import EaglePrefill, TeacherPrefill
+from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.teacher import Teacher
+from ms_eagle.tree import TreeShape, log_confidence
 from ms_eagle.verifier import GreedyChoice, SampledChoice, Verifier
 
 
@@ -15,6 +18,7 @@ class TeacherGraphs:
 
     drafter = "none"
     mode = "performance"
+    width = 1
 
     def __init__(self, teacher: Teacher, *, chunk: int, capacity: int, kernels: str) -> None:
         """Make the Cells; nothing compiles before its first call.
@@ -50,3 +54,47 @@ class TeacherGraphs:
     def start_request(self, sequences: Sequence[Sequence[int]]) -> None:
         """Let the repetition penalty know the prompts."""
         self._sampled.see_only(sequences)
+
+
+class EagleGraphs(TeacherGraphs):
+    """Speculative decoding with an EAGLE-3 drafter."""
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        proposer: Eagle3Proposer,
+        shape: TreeShape,
+        *,
+        drafter: str,
+        chunk: int,
+        capacity: int,
+        kernels: str,
+        confidence: float = 0.0,
+        reorder: type[nn.Cell] = FastReorder,
+    ) -> None:
+        """Make the Cells.
+
+        Args:
+            teacher: with taps for the drafter, and caches of at least ``capacity + N + 1`` slots.
+            proposer: around a drafter with caches of at least ``capacity + (D-1) k + 1`` slots.
+            shape: of the draft tree.
+            drafter: its name, for reports.
+            chunk, capacity, kernels: as for ``TeacherGraphs``.
+            confidence: nodes of a lower cumulative probability become padding.
+            reorder: how accepted rows are committed, a Cell class of ``commit``.
+        """
+        super().__init__(teacher, chunk=chunk, capacity=capacity, kernels=kernels)
+        self.drafter, self.width, self.proposer, self.shape = drafter, shape.depth + 1, proposer, shape
+        shape.check_vocabulary(proposer.drafter.draft_vocab_size)
+        self._prefill = EaglePrefill(teacher, proposer)
+        commit, threshold = reorder(teacher.cache), log_confidence(confidence)
+        self._cycles = {
+            greedy: EagleCycle(proposer, Verifier(teacher, choose), commit, shape, threshold)
+            for greedy, choose in ((True, GreedyChoice()), (False, self._sampled))
+        }
+
+    def initial_state(self) -> Tensor:
+        """No feature yet: zeros ``[B, E]``."""
+        return ops.zeros(
+            (self.batch, self.proposer.drafter.hidden_size), self.proposer.drafter.embedding.dtype
+        )

@@ -5,19 +5,22 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 
 class KVCache(nn.Cell):
-    """K and V of every layer, each a Parameter ``[B, H_kv, S, d]`` (DESIGN.md, "Shapes").
+    """K and V of every layer, each ``[B, H_kv, S, d]`` (DESIGN.md, "Shapes"), allocated once.
 
     The last slot ``S - 1`` is the trash slot: padded rows are written there and nothing reads it.
+
+    The Parameters hold the buffers as rows, ``[B * H_kv * S, d]``: MindSpore's CPU backend updates whole
+    rows in place (ScatterUpdate), but copies the entire buffer for an update by several indices
+    (ScatterNdUpdate): 0.7 ms against 40 ms for 30 layers of 2048 slots.
     """
 
     def __init__(
         self, layers: int, batch: int, kv_heads: int, slots: int, head_dim: int, dtype: ms.Type
     ) -> None:
         super().__init__()
-        shape = (batch, kv_heads, slots, head_dim)
-        self.shape = shape
-        self.keys = _buffers("key", layers, shape, dtype)
-        self.values = _buffers("value", layers, shape, dtype)
+        self.shape = (batch, kv_heads, slots, head_dim)
+        self.keys = _buffers("key", layers, self.shape, dtype)
+        self.values = _buffers("value", layers, self.shape, dtype)
 
     @property
     def trash(self) -> int:
@@ -30,31 +33,27 @@ class KVCache(nn.Cell):
         Args:
             layer: which layer, a constant.
             key: ``[B, H_kv, N, d]``; value: the same.
-            where: ``[B, H_kv, N, 3]`` int32 from ``cell_indices``.
+            where: ``[B * H_kv * N]`` int32 from ``row_numbers``.
+
+        Returns:
+            K and V, ``[B, H_kv, S, d]``.
         """
-        keys = ops.scatter_nd_update(self.keys[layer], where, key)
-        values = ops.scatter_nd_update(self.values[layer], where, value)
-        return keys, values
+        d = self.shape[3]
+        keys = ops.scatter_update(self.keys[layer], where, key.reshape(where.shape[0], d))
+        values = ops.scatter_update(self.values[layer], where, value.reshape(where.shape[0], d))
+        return keys.reshape(self.shape), values.reshape(self.shape)
 
-
-def cell_indices(slots: Tensor, kv_heads: int) -> Tensor:
-    """Turn slots ``[B, N]`` int32 into scatter indices ``[B, H_kv, N, 3]`` int32 (batch, head, slot)."""
-    batch, rows = slots.shape
-    shape = (batch, kv_heads, rows)
-    over_batch = ops.arange(batch).astype(ms.int32).reshape(batch, 1, 1)
-    over_heads = ops.arange(kv_heads).astype(ms.int32).reshape(1, kv_heads, 1)
-    return ops.stack(
-        (
-            ops.broadcast_to(over_batch, shape),
-            ops.broadcast_to(over_heads, shape),
-            ops.broadcast_to(slots.reshape(batch, 1, rows), shape),
-        ),
-        3,
-    )
+    def row_numbers(self, slots: Tensor) -> Tensor:
+        """Turn slots ``[B, N]`` int32 into row numbers of the buffers, ``[B * H_kv * N]`` int32."""
+        batch, kv_heads, length, _ = self.shape
+        first = ops.arange(batch * kv_heads).astype(ms.int32).reshape(batch, kv_heads, 1) * length
+        return (first + slots.reshape(batch, 1, slots.shape[1])).reshape(batch * kv_heads * slots.shape[1])
 
 
 def _buffers(name: str, layers: int, shape: tuple[int, ...], dtype: ms.Type) -> ParameterTuple:
+    batch, kv_heads, slots, d = shape
+    rows = (batch * kv_heads * slots, d)
     return ParameterTuple(
-        Parameter(ops.zeros(shape, dtype), name=f"{name}.{layer}", requires_grad=False)
+        Parameter(ops.zeros(rows, dtype), name=f"{name}.{layer}", requires_grad=False)
         for layer in range(layers)
     )

@@ -4,6 +4,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from ms_eagle.masks import causal_mask, row_slots
+from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.teacher import Teacher
 
 
@@ -32,6 +33,23 @@ class TeacherPrefill(nn.Cell):
         positions, slots, mask = chunk_rows(start, count, tokens.shape[1], self.slots)
         self.teacher(tokens, positions, slots, mask)
         return state
+
+
+class EaglePrefill(nn.Cell):
+    """Reads a chunk into the teacher's cache and, with the taps it gave, into the drafter's."""
+
+    def __init__(self, teacher: Teacher, proposer: Eagle3Proposer) -> None:
+        super().__init__()
+        self.teacher, self.proposer = teacher, proposer
+        self.slots = teacher.cache.shape[2]
+
+    def construct(self, window: Tensor, start: Tensor, count: Tensor, state: Tensor) -> Tensor:
+        """Read one chunk, as ``TeacherPrefill``; returns the drafter's new state, ``[B, E]``."""
+        rows = window.shape[1] - 1
+        tokens, following = window[:, :rows], window[:, 1 : rows + 1]
+        positions, slots, mask = chunk_rows(start, count, rows, self.slots)
+        _, taps = self.teacher(tokens, positions, slots, mask)
+        return self.proposer.extend(taps, following, start, count, state)
 
 
 def chunk_rows(start: Tensor, count: Tensor, rows: int, slots: int) -> tuple[Tensor, Tensor, Tensor]:

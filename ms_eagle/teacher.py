@@ -5,7 +5,7 @@ from mindspore import Tensor, nn, ops
 
 from ms_eagle.architecture import DecoderConfig
 from ms_eagle.attention import Attention, Read, joined
-from ms_eagle.kv_cache import KVCache, cell_indices
+from ms_eagle.kv_cache import KVCache
 from ms_eagle.layers import RMSNorm, SwiGLU, parameter
 
 
@@ -55,11 +55,7 @@ class Teacher(nn.Cell):
         taps: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
-        self.vocab_size, self.head_dim, self.kv_heads = (
-            config.vocab_size,
-            config.head_dim,
-            config.num_kv_heads,
-        )
+        self.vocab_size, self.head_dim = config.vocab_size, config.head_dim
         self.taps = taps
         embedding = read("model.embed_tokens.weight")
         self.embedding = parameter(embedding, "embedding", dtype)
@@ -95,7 +91,7 @@ class Teacher(nn.Cell):
         half = self.head_dim // 2
         cos = ops.gather(self.cos, positions, 0).reshape(batch, 1, rows, half)
         sin = ops.gather(self.sin, positions, 0).reshape(batch, 1, rows, half)
-        where = cell_indices(slots, self.kv_heads)
+        where = self.cache.row_numbers(slots)
         x = ops.gather(self.embedding, tokens, 0)
         features = ()
         for i, block in enumerate(self.blocks):

@@ -127,14 +127,20 @@ def test_tree_rows_see_their_ancestors_only():
 
 def test_padded_rows_write_the_trash_slot_and_nothing_else():
     forward = build(tiny.make("llama"))
-    before = [p.asnumpy().copy() for p in (*forward.teacher.cache.keys, *forward.teacher.cache.values)]
+    before = [
+        p.asnumpy().reshape(forward.teacher.cache.shape).copy()
+        for p in (*forward.teacher.cache.keys, *forward.teacher.cache.values)
+    ]
     trash = forward.teacher.cache.trash
     assert trash == SLOTS - 1
     visible = causal(0, 4)
     visible[0, 2:] = np.arange(SLOTS) == 0  # padded rows keep one key, so that softmax stays finite
     logits, _ = run(forward, [[5, 6, 7, 8]], [[0, 1, 0, 0]], [[0, 1, trash, trash]], visible)
     assert np.isfinite(logits).all()
-    after = [p.asnumpy() for p in (*forward.teacher.cache.keys, *forward.teacher.cache.values)]
+    after = [
+        p.asnumpy().reshape(forward.teacher.cache.shape)
+        for p in (*forward.teacher.cache.keys, *forward.teacher.cache.values)
+    ]
     for old, new in zip(before, after, strict=True):
         changed = np.abs(new - old).sum((0, 1, 3)) > 0
         assert np.flatnonzero(changed).tolist() == [0, 1, trash]
