@@ -65,15 +65,14 @@ def weights(score: Tensor) -> Tensor:
     return (ops.gather(_DECAY, bins, 0) * step).astype(ms.int64)
 
 
-def times_fraction(total: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole part and remainder of `total * units / 2**24`, exactly.
+def times_fraction(total: Tensor, units: Tensor) -> Tensor:
+    """Whole part of `total * units / 2**24`, exactly.
 
-    # total int64 below 2**62, units int64 in [0, 2**24], same shape -> both int64, remainder in [0, 2**24)
+    # total int64 below 2**62, units int64 in [0, 2**24], shapes that broadcast -> int64
     """
     high = ops.bitwise_right_shift(total, UNIT_BITS)
-    low = (total - high * (1 << UNIT_BITS)) * units
-    carry = ops.bitwise_right_shift(low, UNIT_BITS)
-    return high * units + carry, low - carry * (1 << UNIT_BITS)
+    low = total - high * (1 << UNIT_BITS)
+    return high * units + ops.bitwise_right_shift(low * units, UNIT_BITS)
 
 
 def running_histogram(bins: Tensor, values: Tensor, size: int) -> Tensor:
@@ -154,10 +153,11 @@ def prefix_of_weight(
     last = _score_of(coarse, fine)
     each = ops.maximum(weights(last), 1)
     missing = target - better
-    # Integer division may run through floats: estimate, then settle it with exact products.
+    # Integer division may run through floats. A float quotient of at most V (below 2**21) is off by less than
+    # 1, so one less than it, cut, is not too many: exact products settle the rest.
     guess = ops.minimum(missing.astype(ms.float32) / each.astype(ms.float32), float(1 << 22)).astype(ms.int64)
-    tied = ops.maximum(guess - 2, 0)
-    for _ in range(5):
+    tied = ops.maximum(guess - 1, 0)
+    for _ in range(3):
         tied = tied + (tied * each < missing).astype(ms.int64)
     return last, tied.astype(ms.int32), better + tied * each
 

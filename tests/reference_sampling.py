@@ -68,8 +68,8 @@ def choose_fixed(logits, seen, params: SamplingParams, uniform):
     weights = [int(w) for w in fixed_weights(scores[order])]
     size = len(order) if params.top_k == 0 else min(params.top_k, len(order))
     top_p = max(int(np.float32(params.top_p) * 2**24), 1)
-    total, preceding, nucleus = sum(weights[:size]), 0, 0
-    while nucleus < size and preceding * 2**24 < top_p * total:
+    target, preceding, nucleus = max(sum(weights[:size]) * top_p // 2**24, 1), 0, 0
+    while preceding < target:
         preceding += weights[nucleus]
         nucleus += 1
     if params.min_p > 0:

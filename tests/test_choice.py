@@ -231,6 +231,21 @@ def test_a_large_vocabulary_agrees_with_both_oracles(run):
         assert plain == token or margin < 2e-6
 
 
+def test_a_draw_among_equals_divides_exactly(run):
+    size = 49157
+    border = np.array([1, 2, 3, 7, 1000, 30_000, 49_155, 49_156]) * 2**24 // size
+    units = np.concatenate([border, border + 1, [0]])  # either side of where the token changes
+    logits = np.zeros((1, 17, size), dtype=np.float32)
+    found = run(
+        Sampled,
+        logits,
+        np.zeros_like(logits, dtype=bool),
+        params_tensor([SamplingParams(temperature=1.0)]),
+        (units / 2**24).astype(np.float32).reshape(1, 17),
+    )
+    assert found[0].tolist() == (units * size // 2**24).tolist()
+
+
 def test_greedy_takes_the_lowest_index_of_the_largest(run):
     rows = np.array([[[1, 3, 3, 2], [0, -0.0, 0, 0], [-INF, -INF, -3e38, -3e38]]], dtype=np.float32)
     assert run(Greedy, rows).tolist() == [[1, 0, 2]]
