@@ -102,11 +102,82 @@ class ExecutionSection(Section):
         json_schema_extra={"unit": "sequences"},
         description="Sequences decoded together.",
     )
+    commit: Literal["fast", "full"] = Field(
+        "fast",
+        description="How accepted rows move to their place in the caches: `fast` moves those rows only,"
+        " `full` rewrites the caches in their new order.",
+    )
     threads: int | None = Field(
         None,
         ge=1,
         json_schema_extra={"unit": "threads"},
         description="CPU threads that compute. null leaves the number to MindSpore.",
+    )
+
+
+class DrafterSection(Section):
+    """What proposes tokens ahead of the teacher."""
+
+    kind: Literal["none", "eagle3", "synthetic"] = Field(
+        "none",
+        description="`none` decodes with the teacher alone; `eagle3` drafts with an EAGLE-3 head; `synthetic`"
+        " proposes the teacher's own continuation with a chosen probability, for performance work without a"
+        " trained head (the teacher runs first, untimed, so every answer is made twice).",
+    )
+    source: str | None = Field(
+        None,
+        min_length=1,
+        description="Where the head comes from, for `eagle3`: a local directory with config.json and weights,"
+        " or `hf:org/name`. Formats: docs/head_formats.md.",
+    )
+    taps: list[Annotated[int, Field(ge=0)]] | None = Field(
+        None,
+        min_length=1,
+        json_schema_extra={"unit": "teacher blocks"},
+        description="Teacher blocks whose *inputs* feed the head, whatever its config.json says. null takes"
+        " the head's own, or the default of three.",
+    )
+    rope_theta: float | None = Field(
+        None,
+        gt=0,
+        description="Base of the head's rotary embedding, whatever its config.json says. null takes the"
+        " head's own.",
+    )
+    acceptance: float = Field(
+        0.7,
+        ge=0,
+        le=1,
+        description="For `synthetic`: probability that the proposal of a depth is the teacher's token, given"
+        " that the depths before it were.",
+    )
+
+
+class TreeSection(Section):
+    """The shape of the draft tree."""
+
+    budget: int = Field(
+        16,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Draft tokens that the teacher checks per cycle, M; at most k + (depth - 1) * k * k.",
+    )
+    depth: int = Field(
+        5,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Longest path of the tree, D: most draft tokens that one cycle can accept.",
+    )
+    branch: int = Field(
+        8,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Children made per node and nodes kept per level, k.",
+    )
+    confidence: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Leave out nodes whose cumulative probability falls below this. 0 keeps all.",
     )
 
 
@@ -165,6 +236,8 @@ class Config(Section):
 
     model: ModelSection
     execution: ExecutionSection = ExecutionSection()
+    drafter: DrafterSection = DrafterSection()
+    tree: TreeSection = TreeSection()
     generation: GenerationSection = GenerationSection()
 
 

@@ -3,7 +3,7 @@
 import mindspore as ms
 from mindspore import nn
 
-from ms_eagle.architecture import DecoderConfig
+from ms_eagle.attention import AttentionConfig
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.kernels.fused import FusedAttention
@@ -71,7 +71,7 @@ def kernels(name: str, device: str, number: ms.Type) -> str:
     return name
 
 
-def attention(name: str, config: DecoderConfig) -> nn.Cell:
+def attention(name: str, config: AttentionConfig) -> nn.Cell:
     """The attention kernel Cell of a resolved name."""
     if name == "fused":
         return FusedAttention(config.num_heads, config.head_dim)

@@ -251,8 +251,8 @@ class _Run:
             if report[row, FAULT] != HEALTHY:
                 whose = "model" if report[row, FAULT] == TEACHER_NOT_FINITE else "drafter"
                 raise UserError(
-                    f"the {whose}'s logits are not finite (NaN or infinity) after {self._n[row] + 1} tokens in "
-                    f"model.dtype={engine._dtype}: use float32 or bfloat16, or check the {whose}'s weights."
+                    f"the {whose}'s logits are not finite (NaN or infinity) after {self._n[row] + 1} tokens "
+                    f"in model.dtype={engine._dtype}: use float32 or bfloat16, or check its weights."
                 )
             count = int(report[row, COUNT])
             emitted = report[row, TOKENS : TOKENS + count].tolist()

@@ -63,9 +63,8 @@ class Teacher(nn.Cell):
             [Block(config, read, f"model.layers.{i}.", kernel, dtype) for i in range(config.num_layers)]
         )
         self.norm = RMSNorm(read("model.norm.weight"), config.rms_norm_eps, dtype)
-        if not config.tied:
-            self.head = parameter(read("lm_head.weight"), "head", dtype)
-        self.tied = config.tied
+        tied = config.tied
+        self.unembedding = self.embedding if tied else parameter(read("lm_head.weight"), "unembedding", dtype)
         self.unembed = ops.MatMul(transpose_b=True)
         cos, sin = config.rope.tables(positions)
         self.cos = parameter(cos, "cos", ms.float32)
@@ -107,6 +106,5 @@ class Teacher(nn.Cell):
     def logits(self, hidden: Tensor) -> Tensor:
         """Normed hidden states ``[B, N, E] ->`` float32 logits ``[B, N, vocab]``."""
         batch, rows, width = hidden.shape
-        weight = self.embedding if self.tied else self.head
-        out = self.unembed(hidden.reshape(batch * rows, width), weight)
+        out = self.unembed(hidden.reshape(batch * rows, width), self.unembedding)
         return out.reshape(batch, rows, self.vocab_size).astype(ms.float32)
