@@ -1,0 +1,187 @@
+#include "layers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "pool.h"
+
+namespace ms_eagle {
+
+namespace {
+
+constexpr Index kRows = 48;      // rows of a product that wait for their epilogue at a time
+constexpr Index kAlone = 1 << 14;  // floats below which a row-wise loop is not worth sharing out
+
+struct Block {
+  float entries[kRows][kPanel];
+};
+
+// Call finish(first row, rows, panel, product) for every panel of every block of rows.
+template <class Finish>
+void each_panel(const float* x, Index rows, const Weights& weights, Index first, Index last, Finish&& finish) {
+  Block product;
+  for (Index i = first; i < last; ++i)
+    for (Index row = 0; row < rows; row += kRows) {
+      const Index here = std::min(kRows, rows - row);
+      multiply_panel(x + row * weights.in, weights.in, here, weights.panel(i), kPanel, weights.in,
+                     product.entries[0], kPanel, false, row == 0 ? weights.after(i) : nullptr);
+      finish(row, here, i, product);
+    }
+}
+
+float sum_of_squares(const float* x, Index width) {
+  Vf sum[4] = {};
+  Index i = 0;
+  for (; i + 4 * W <= width; i += 4 * W)
+    for (int j = 0; j < 4; ++j) {
+      const Vf v = load(x + i + j * W);
+      sum[j] = fma(v, v, sum[j]);
+    }
+  for (; i < width; i += W) {
+    float rest[W] = {};
+    std::copy(x + i, x + std::min(width, i + W), rest);
+    const Vf v = load(rest);
+    sum[0] = fma(v, v, sum[0]);
+  }
+  return sum_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+}  // namespace
+
+void norm_row(const float* x, Index width, const float* weight, float eps, float* y) {
+  const float factor = 1.0f / std::sqrt(sum_of_squares(x, width) / static_cast<float>(width) + eps);
+  for (Index i = 0; i < width; ++i) y[i] = x[i] * factor * weight[i];
+}
+
+void rms_norm(const float* x, Index rows, Index width, const float* weight, float eps, float* y) {
+  const auto one = [&](Index row) { norm_row(x + row * width, width, weight, eps, y + row * width); };
+  if (rows * width < kAlone) {
+    for (Index row = 0; row < rows; ++row) one(row);
+  } else {
+    parallel(rows, one);
+  }
+}
+
+void linear(const float* x, Index rows, const Weights& weights, const float* bias, const float* residual, float* y) {
+  const Index panels = weights.count(), step = panels_per_item(panels);
+  parallel((panels + step - 1) / step, [&](Index item) {
+    each_panel(x, rows, weights, item * step, std::min(panels, (item + 1) * step),
+               [&](Index first, Index count, Index panel, const Block& product) {
+                 const Index column = panel * kPanel, width = weights.width(panel);
+                 for (Index r = 0; r < count; ++r) {
+                   const Index at = (first + r) * weights.out + column;
+                   for (Index c = 0; c < width; ++c) {
+                     float value = product.entries[r][c];
+                     if (bias) value += bias[column + c];
+                     y[at + c] = residual ? residual[at + c] + value : value;
+                   }
+                 }
+               });
+  });
+}
+
+void gated_linear(const float* x, Index rows, const float* panels, Index inner, Index in, const float* bias,
+                  float* y) {
+  const Index pairs = panels_of(inner), step = panels_per_item(pairs);
+  const Weights both{panels, 2 * pairs * kPanel, in};
+  parallel((pairs + step - 1) / step, [&](Index item) {
+    Block gate, up;
+    for (Index pair = item * step; pair < std::min(pairs, (item + 1) * step); ++pair) {
+      const Index column = pair * kPanel, width = std::min(kPanel, inner - column);
+      for (Index row = 0; row < rows; row += kRows) {
+        const Index here = std::min(kRows, rows - row);
+        const bool first = row == 0;
+        multiply_panel(x + row * in, in, here, both.panel(2 * pair), kPanel, in, gate.entries[0], kPanel, false,
+                       first ? both.after(2 * pair) : nullptr);
+        multiply_panel(x + row * in, in, here, both.panel(2 * pair + 1), kPanel, in, up.entries[0], kPanel, false,
+                       first ? both.after(2 * pair + 1) : nullptr);
+        for (Index r = 0; r < here; ++r) {
+          float* g = gate.entries[r];
+          float* u = up.entries[r];
+          for (Index c = 0; bias && c < width; ++c) {
+            g[c] += bias[column + c];
+            u[c] += bias[inner + column + c];
+          }
+          for (Index c = 0; c < kPanel; c += W) {
+            const Vf v = load(g + c);
+            store(g + c, v / (broadcast(1.0f) + exp(-v)) * load(u + c));
+          }
+          std::copy(g, g + width, y + (row + r) * inner + column);
+        }
+      }
+    }
+  });
+}
+
+void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* best, bool* not_finite) {
+  struct Found {
+    float value;
+    int32_t index;
+    bool not_finite;
+  };
+  const Index panels = weights.count(), step = panels_per_item(panels);
+  const Index items = (panels + step - 1) / step;
+  std::vector<Found> found(items * rows, Found{-std::numeric_limits<float>::infinity(), 0, false});
+  parallel(items, [&](Index item) {
+    each_panel(x, rows, weights, item * step, std::min(panels, (item + 1) * step),
+               [&](Index first, Index count, Index panel, const Block& product) {
+                 for (Index r = 0; r < count; ++r) {
+                   Found& mine = found[item * rows + first + r];
+                   for (Index c = 0; c < weights.width(panel); ++c) {
+                     const float value = product.entries[r][c];
+                     mine.not_finite |= !std::isfinite(value);
+                     if (value > mine.value) {
+                       mine.value = value;
+                       mine.index = static_cast<int32_t>(panel * kPanel + c);
+                     }
+                   }
+                 }
+               });
+  });
+  for (Index r = 0; r < rows; ++r) {
+    Found all = found[r];
+    for (Index item = 1; item < items; ++item) {
+      const Found& next = found[item * rows + r];
+      all.not_finite |= next.not_finite;
+      if (next.value > all.value) {
+        all.value = next.value;
+        all.index = next.index;
+      }
+    }
+    best[r] = all.index;
+    not_finite[r] = all.not_finite;
+  }
+}
+
+void unpack_rows(const int32_t* tokens, Index rows, const Weights& weights, float* y) {
+  parallel(rows, [&](Index r) {
+    const float* column = weights.panel(tokens[r] / kPanel) + tokens[r] % kPanel;
+    for (Index i = 0; i < weights.in; ++i) y[r * weights.in + i] = column[i * kPanel];
+  });
+}
+
+void top_row(const float* x, Index width, Index k, float* values, int32_t* columns) {
+  const auto order = [](float value) { return value == value ? value : -std::numeric_limits<float>::infinity(); };
+  Index found = 0;
+  const auto offer = [&](Index column) {
+    const float value = order(x[column]);
+    if (found == k && !(value > values[k - 1])) return;
+    Index at = found < k ? found++ : k - 1;
+    for (; at > 0 && value > values[at - 1]; --at) {
+      values[at] = values[at - 1];
+      columns[at] = columns[at - 1];
+    }
+    values[at] = value;
+    columns[at] = static_cast<int32_t>(column);
+  };
+  Index column = 0;
+  for (; column < k; ++column) offer(column);
+  for (; column + W <= width; column += W)
+    if (any(load(x + column) > broadcast(values[k - 1])))
+      for (Index i = column; i < column + W; ++i) offer(i);
+  for (; column < width; ++column) offer(column);
+}
+
+}  // namespace ms_eagle

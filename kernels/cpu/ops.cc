@@ -1,0 +1,303 @@
+// The ops as MindSpore calls them: int Op(count, memory, ranks, shapes, dtypes, stream, extra), inputs first,
+// outputs last; 0 when done. Python reaches the same functions through ctypes with `extra` null.
+//
+// In every op [B, N, ...] are rows; "absent" is a tensor of shape [1]; weights are packed (see panel.h).
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "attention.h"
+#include "layers.h"
+#include "pool.h"
+
+#define MS_EAGLE_EXPORT extern "C" __attribute__((visibility("default")))
+#define MS_EAGLE_OP(name) \
+  MS_EAGLE_EXPORT int name(int count, void** data, int* ranks, int64_t** shapes, const char** types, void*, void* extra)
+
+namespace ms_eagle {
+namespace {
+
+Weights packed(const Arguments& args, int at, const char* name, Index out, Index in) {
+  return Weights{args.floats(at, name, {panels_of(out), in, kPanel}), out, in};
+}
+
+void check_range(const Arguments& args, const char* name, const int32_t* values, Index count, Index end) {
+  for (Index i = 0; i < count; ++i)
+    if (values[i] < 0 || values[i] >= end)
+      args.fail(std::string(name) + " holds " + std::to_string(values[i]) + "; expected 0.." + std::to_string(end - 1));
+}
+
+Visible visible_lists(const Arguments& args, int at, Index batch, Index rows, Index slots) {
+  const Index room = args.dim(at, args.rank(at) - 1, "visible") - 2;
+  const Visible visible{args.ints(at, "visible", {batch, rows, room + 2}), room};
+  if (room < 0) args.fail("visible has no room for prefix and count");
+  for (Index row = 0; row < batch * rows; ++row) {
+    const int32_t* list = visible.of(row);
+    if (list[0] < 0 || list[0] > slots || list[1] < 0 || list[1] > room)
+      args.fail("visible has a row of prefix " + std::to_string(list[0]) + " and count " + std::to_string(list[1]) +
+                "; expected 0.." + std::to_string(slots) + " and 0.." + std::to_string(room));
+    check_range(args, "visible", list + 2, list[1], slots);
+  }
+  return visible;
+}
+
+// Rows after the optional norm: `x` itself when there is none.
+const float* normed(const Arguments& args, int at, const float* x, Index rows, Index width, float eps, float* space) {
+  const float* weight = args.optional_floats(at, "norm", {width});
+  if (!weight) return x;
+  rms_norm(x, rows, width, weight, eps, space);
+  return space;
+}
+
+}  // namespace
+}  // namespace ms_eagle
+
+using namespace ms_eagle;
+
+// x [B,N,A], residual [B,N,E], norm [A] or absent, qkv weights (A -> (H + 2 Hkv) d), qkv bias or absent,
+// q norm [d] or absent, k norm [d] or absent, out weights (H d -> E), out bias [E] or absent, cos [P,d/2], sin,
+// positions [B,N], slots [B,N], visible [B,N,2+X], keys [B,Hkv,S,d] and values (written), eps [1] -> [B,N,E]:
+// residual + out(attend(rotate(qkv(norm(x))))).
+MS_EAGLE_OP(AttentionBlock) {
+  return guard(extra, [&] {
+    const Arguments args("AttentionBlock", 18, count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "x"), rows = args.dim(0, 1, "x"), in = args.dim(0, 2, "x");
+    const Index width = args.dim(1, 2, "residual"), mixed = args.dim(7, 1, "out weights");
+    const Index kv_heads = args.dim(14, 1, "keys"), slots = args.dim(14, 2, "keys"), size = args.dim(14, 3, "keys");
+    if (size % 2 || size > kMostHeadSize)
+      args.fail("the head size is " + std::to_string(size) + "; expected an even one up to " +
+                std::to_string(kMostHeadSize));
+    if (mixed % size || mixed / size % kv_heads)
+      args.fail("out weights take " + std::to_string(mixed) + " inputs; expected a multiple of " +
+                std::to_string(kv_heads) + " KV heads of " + std::to_string(size));
+    const AttentionShape shape{batch, rows, mixed / size, kv_heads, slots, size};
+    const Index all_heads = shape.heads + 2 * kv_heads, positions = args.dim(9, 0, "cos"), total = batch * rows;
+    const float* x = args.floats(0, "x", {batch, rows, in});
+    const float* residual = args.floats(1, "residual", {batch, rows, width});
+    const Weights qkv = packed(args, 3, "qkv weights", all_heads * size, in);
+    const float* qkv_bias = args.optional_floats(4, "qkv bias", {all_heads * size});
+    const float eps = args.floats(16, "eps", {1})[0];
+    const Rotary rotary{args.floats(9, "cos", {positions, size / 2}),
+                        args.floats(10, "sin", {positions, size / 2}),
+                        args.ints(11, "positions", {batch, rows}),
+                        args.optional_floats(5, "q norm", {size}),
+                        args.optional_floats(6, "k norm", {size}),
+                        eps};
+    const Weights out = packed(args, 7, "out weights", width, mixed);
+    const float* out_bias = args.optional_floats(8, "out bias", {width});
+    const int32_t* where = args.ints(12, "slots", {batch, rows});
+    check_range(args, "positions", rotary.positions, total, positions);
+    check_range(args, "slots", where, total, slots);
+    const Visible visible = visible_lists(args, 13, batch, rows, slots);
+    float* keys = args.floats(14, "keys", {batch, kv_heads, slots, size});
+    float* values = args.floats(15, "values", {batch, kv_heads, slots, size});
+    float* y = args.floats(17, "result", {batch, rows, width});
+    args.optional_floats(2, "norm", {in});
+    Scratch scratch(total * (in + all_heads * size + mixed) + attend_scratch(shape, visible));
+    float* heads = scratch.take(total * all_heads * size);
+    linear(normed(args, 2, x, total, in, eps, scratch.take(total * in)), total, qkv, qkv_bias, nullptr, heads);
+    rotate_and_write(shape, heads, rotary, where, keys, values);
+    float* attended = scratch.take(total * mixed);
+    attend(shape, heads, {rows * all_heads * size, all_heads * size, size}, keys, values, visible, attended,
+           {rows * mixed, mixed, size}, scratch);
+    linear(attended, total, out, out_bias, residual, y);
+  });
+}
+
+// x [B,N,E], norm [E] or absent, gate and up weights (E -> I each, panels by turns), bias [2I] or absent,
+// down weights (I -> E), bias [E] or absent, eps [1] -> [B,N,E]: x + down(silu(gate(norm(x))) up(norm(x))).
+MS_EAGLE_OP(MlpBlock) {
+  return guard(extra, [&] {
+    const Arguments args("MlpBlock", 8, count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "x"), rows = args.dim(0, 1, "x"), width = args.dim(0, 2, "x");
+    const Index inner = args.dim(4, 1, "down weights"), total = batch * rows;
+    const float* x = args.floats(0, "x", {batch, rows, width});
+    const float* gate_up = args.floats(2, "gate and up weights", {2 * panels_of(inner), width, kPanel});
+    const float* gate_up_bias = args.optional_floats(3, "gate and up bias", {2 * inner});
+    const Weights down = packed(args, 4, "down weights", width, inner);
+    const float* down_bias = args.optional_floats(5, "down bias", {width});
+    const float eps = args.floats(6, "eps", {1})[0];
+    float* y = args.floats(7, "result", {batch, rows, width});
+    args.optional_floats(1, "norm", {width});
+    Scratch scratch(total * (width + inner));
+    float* between = scratch.take(total * inner);
+    const float* input = normed(args, 1, x, total, width, eps, scratch.take(total * width));
+    gated_linear(input, total, gate_up, inner, width, gate_up_bias, between);
+    linear(between, total, down, down_bias, x, y);
+  });
+}
+
+// x [B,N,A], norm [A] or absent, weights (A -> E), bias [E] or absent, eps [1] -> [B,N,E].
+MS_EAGLE_OP(LinearRows) {
+  return guard(extra, [&] {
+    const Arguments args("LinearRows", 6, count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "x"), rows = args.dim(0, 1, "x"), in = args.dim(0, 2, "x");
+    const Index out = args.dim(5, 2, "result"), total = batch * rows;
+    const float* x = args.floats(0, "x", {batch, rows, in});
+    const Weights weights = packed(args, 2, "weights", out, in);
+    const float* bias = args.optional_floats(3, "bias", {out});
+    const float eps = args.floats(4, "eps", {1})[0];
+    float* y = args.floats(5, "result", {batch, rows, out});
+    args.optional_floats(1, "norm", {in});
+    Scratch scratch(total * in);
+    linear(normed(args, 1, x, total, in, eps, scratch.take(total * in)), total, weights, bias, nullptr, y);
+  });
+}
+
+// x [B,N,A], norm [A] or absent, weights (A -> E), E as int32 [1], eps [1] -> int32 [B,N], bool [B,N]:
+// the lowest column of the largest entry of each row, and whether the row holds a NaN or an infinity.
+MS_EAGLE_OP(ArgmaxRows) {
+  return guard(extra, [&] {
+    const Arguments args("ArgmaxRows", 7, count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "x"), rows = args.dim(0, 1, "x"), in = args.dim(0, 2, "x");
+    const Index out = args.ints(3, "columns", {1})[0], total = batch * rows;
+    if (out < 1) args.fail("columns is " + std::to_string(out) + "; expected at least 1");
+    const float* x = args.floats(0, "x", {batch, rows, in});
+    const Weights weights = packed(args, 2, "weights", out, in);
+    const float eps = args.floats(4, "eps", {1})[0];
+    int32_t* best = args.ints(5, "result", {batch, rows});
+    bool* not_finite = args.bools(6, "not finite", {batch, rows});
+    args.optional_floats(1, "norm", {in});
+    Scratch scratch(total * in);
+    argmax_linear(normed(args, 1, x, total, in, eps, scratch.take(total * in)), total, weights, best, not_finite);
+  });
+}
+
+// tokens int32 [B,N], weights (A -> E), E as int32 [1] -> [B,N,A]: rows of the matrix before it was packed.
+MS_EAGLE_OP(EmbedRows) {
+  return guard(extra, [&] {
+    const Arguments args("EmbedRows", 4, count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "tokens"), rows = args.dim(0, 1, "tokens"), width = args.dim(3, 2, "result");
+    const Index out = args.ints(2, "columns", {1})[0];
+    if (out < 1) args.fail("columns is " + std::to_string(out) + "; expected at least 1");
+    const int32_t* tokens = args.ints(0, "tokens", {batch, rows});
+    check_range(args, "tokens", tokens, batch * rows, out);
+    const Weights weights = packed(args, 1, "weights", out, width);
+    unpack_rows(tokens, batch * rows, weights, args.floats(3, "result", {batch, rows, width}));
+  });
+}
+
+// x [B,N,E], weight [E], eps [1] -> [B,N,E].
+MS_EAGLE_OP(RmsNormRows) {
+  return guard(extra, [&] {
+    const Arguments args("RmsNormRows", 4, count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "x"), rows = args.dim(0, 1, "x"), width = args.dim(0, 2, "x");
+    const float* x = args.floats(0, "x", {batch, rows, width});
+    const float* weight = args.floats(1, "weight", {width});
+    const float eps = args.floats(2, "eps", {1})[0];
+    rms_norm(x, batch * rows, width, weight, eps, args.floats(3, "result", {batch, rows, width}));
+  });
+}
+
+// mask bool [B,1,N,S], True = discard -> visible int32 [B,N,2+X].
+MS_EAGLE_OP(VisibleRows) {
+  return guard(extra, [&] {
+    const Arguments args("VisibleRows", 2, count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "mask"), rows = args.dim(0, 2, "mask"), slots = args.dim(0, 3, "mask");
+    const Index room = args.dim(1, 2, "result") - 2;
+    if (room < 0) args.fail("result has no room for prefix and count");
+    const bool* mask = args.bools(0, "mask", {batch, 1, rows, slots});
+    int32_t* lists = args.ints(1, "result", {batch, rows, room + 2});
+    for (Index row = 0; row < batch * rows; ++row) {
+      const bool* discard = mask + row * slots;
+      int32_t* list = lists + row * (room + 2);
+      const Index prefix = std::find(discard, discard + slots, true) - discard;
+      Index found = 0;
+      for (const bool* at = discard + prefix; (at = std::find(at, discard + slots, false)) != discard + slots; ++at) {
+        if (found == room)
+          args.fail("row " + std::to_string(row) + " sees more than " + std::to_string(room) +
+                    " slots beyond its first gap; make more room");
+        list[2 + found++] = static_cast<int32_t>(at - discard);
+      }
+      list[0] = static_cast<int32_t>(prefix);
+      list[1] = static_cast<int32_t>(found);
+      std::fill(list + 2 + found, list + 2 + room, 0);
+    }
+  });
+}
+
+// q [B,H,N,d], keys [B,Hkv,S,d], values, visible [B,N,2+X] -> [B,H,N,d]: attention alone, rows rotated and written.
+MS_EAGLE_OP(AttendRows) {
+  return guard(extra, [&] {
+    const Arguments args("AttendRows", 5, count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "q"), heads = args.dim(0, 1, "q"), rows = args.dim(0, 2, "q");
+    const Index size = args.dim(0, 3, "q"), kv_heads = args.dim(1, 1, "keys"), slots = args.dim(1, 2, "keys");
+    if (size > kMostHeadSize)
+      args.fail("the head size is " + std::to_string(size) + "; expected up to " + std::to_string(kMostHeadSize));
+    if (heads % kv_heads)
+      args.fail(std::to_string(heads) + " heads do not divide into groups over " + std::to_string(kv_heads));
+    const AttentionShape shape{batch, rows, heads, kv_heads, slots, size};
+    const Strides at{heads * rows * size, size, rows * size};
+    const float* q = args.floats(0, "q", {batch, heads, rows, size});
+    const float* keys = args.floats(1, "keys", {batch, kv_heads, slots, size});
+    const float* values = args.floats(2, "values", {batch, kv_heads, slots, size});
+    const Visible visible = visible_lists(args, 3, batch, rows, slots);
+    float* out = args.floats(4, "result", {batch, heads, rows, size});
+    Scratch scratch(attend_scratch(shape, visible));
+    attend(shape, q, at, keys, values, visible, out, at, scratch);
+  });
+}
+
+// from int32 [B,A], to int32 [B,A], then any number of caches [B,Hkv,S,d] (written) -> int32 [1], rows moved:
+// slot to[i] takes what slot from[i] held before the call.
+MS_EAGLE_OP(CommitRows) {
+  return guard(extra, [&] {
+    const Arguments args("CommitRows", std::max(count, 4), count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "from"), length = args.dim(0, 1, "from"), slots = args.dim(2, 2, "cache");
+    const int32_t* from = args.ints(0, "from", {batch, length});
+    const int32_t* to = args.ints(1, "to", {batch, length});
+    check_range(args, "from", from, batch * length, slots);
+    check_range(args, "to", to, batch * length, slots);
+    int32_t* moved = args.ints(count - 1, "result", {1});
+    Index most = 0;
+    for (int at = 2; at < count - 1; ++at) {
+      const Index heads = args.dim(at, 1, "cache"), size = args.dim(at, 3, "cache");
+      args.floats(at, "cache", {batch, heads, slots, size});
+      most = std::max(most, size);
+    }
+    std::vector<float> held(length * most);
+    for (int at = 2; at < count - 1; ++at) {
+      const Index heads = shapes[at][1], size = shapes[at][3];
+      for (Index row = 0; row < batch * heads; ++row) {
+        float* cache = static_cast<float*>(data[at]) + row * slots * size;
+        const Index list = row / heads * length;
+        for (Index i = 0; i < length; ++i)
+          if (from[list + i] != to[list + i])
+            std::copy_n(cache + from[list + i] * size, size, held.data() + i * size);
+        for (Index i = 0; i < length; ++i)
+          if (from[list + i] != to[list + i]) std::copy_n(held.data() + i * size, size, cache + to[list + i] * size);
+      }
+    }
+    moved[0] = 0;
+    for (Index i = 0; i < batch * length; ++i) moved[0] += from[i] != to[i];
+  });
+}
+
+// x [R,V] -> values [R,k] and columns int32 [R,k] of the k largest entries, largest first, equal ones by ascending
+// column, NaN last of all.
+MS_EAGLE_OP(TopRows) {
+  return guard(extra, [&] {
+    const Arguments args("TopRows", 3, count, data, ranks, shapes, types);
+    const Index rows = args.dim(0, 0, "x"), width = args.dim(0, 1, "x"), k = args.dim(1, 1, "values");
+    if (k > width) args.fail("k is " + std::to_string(k) + "; expected at most " + std::to_string(width));
+    const float* x = args.floats(0, "x", {rows, width});
+    float* values = args.floats(1, "values", {rows, k});
+    int32_t* columns = args.ints(2, "columns", {rows, k});
+    parallel(rows, [&](Index row) { top_row(x + row * width, width, k, values + row * k, columns + row * k); });
+  });
+}
+
+// weights [out, in] into panels; `step` 2 leaves every other panel to a second matrix. 0 when done.
+MS_EAGLE_EXPORT int ms_eagle_pack(const float* weights, int64_t out, int64_t in, float* panels, int64_t step) {
+  return guard(nullptr, [&] {
+    if (!weights || !panels || out < 1 || in < 1 || step < 1) throw BadCall("pack: expected a matrix and room for it");
+    pack_weights(weights, out, in, panels, step);
+  });
+}
+
+MS_EAGLE_EXPORT const char* ms_eagle_last_error() { return last_error(); }
+MS_EAGLE_EXPORT void ms_eagle_set_threads(int count) { set_threads(count); }
+MS_EAGLE_EXPORT int ms_eagle_threads() { return threads(); }
+MS_EAGLE_EXPORT int ms_eagle_level() { return kLevel; }

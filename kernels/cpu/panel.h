@@ -1,0 +1,46 @@
+// Products with panels: the arithmetic under every linear map and both halves of attention.
+//
+// A panel holds kPanel columns of a right-hand matrix, one row of them after another. Every entry of a
+// product is one chain of multiply-adds over k in ascending order that starts from 0 (or from what is
+// there), however many rows are computed beside it: that is what makes results independent of the batch.
+#pragma once
+
+#include <cstdint>
+
+#include "vec.h"
+
+namespace ms_eagle {
+
+using Index = int64_t;
+
+constexpr Index kPanel = 32;  // columns; also the packed format of weights, the same on every machine
+
+// y[rows, kPanel] (+)= x[rows, k] @ panel[k, kPanel].
+//   x_stride, panel_stride, y_stride: floats from one row to the next
+//   ahead: memory of the same size as the panel that will be wanted next, or null
+void multiply_panel(const float* x, Index x_stride, Index rows, const float* panel, Index panel_stride, Index k,
+                    float* y, Index y_stride, bool accumulate, const float* ahead = nullptr);
+
+// panel[k * kPanel + j] = rows[j][k] for k < length: kPanel rows laid out as the columns of a panel.
+void transpose_into_panel(const float* const rows[kPanel], Index length, float* panel);
+
+// A weight matrix [out, in] as ceil(out / kPanel) panels of [in, kPanel]; columns past `out` are zero.
+struct Weights {
+  const float* panels;
+  Index out, in;
+
+  Index count() const { return (out + kPanel - 1) / kPanel; }
+  const float* panel(Index i) const { return panels + i * in * kPanel; }
+  // What to fetch while panel i is in use: the next one.
+  const float* after(Index i) const { return i + 1 < count() ? panel(i + 1) : nullptr; }
+  Index width(Index i) const { return out - i * kPanel < kPanel ? out - i * kPanel : kPanel; }
+};
+
+inline Index panels_of(Index out) { return (out + kPanel - 1) / kPanel; }
+
+// Panels per work item: long enough to stream, short enough to share out evenly.
+Index panels_per_item(Index panels);
+
+void pack_weights(const float* weights, Index out, Index in, float* packed, Index panel_step);
+
+}  // namespace ms_eagle

@@ -1,0 +1,131 @@
+"""The native CPU kernels as a loaded library: packing weights, setting threads, calling ops on numpy arrays.
+
+MindSpore reaches the same library through ``ms_eagle.kernels.native``; both share one thread pool. This module
+does not import MindSpore.
+"""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ms_eagle.kernels.build import NativeUnavailable, build
+
+PANEL = 32
+"""Columns of a panel of packed weights (``kPanel`` in ``cpu/panel.h``)."""
+
+ABSENT = np.zeros(1, np.float32)
+"""What an op takes in place of an optional tensor that is not there."""
+
+_FLOATS = ctypes.POINTER(ctypes.c_float)
+
+
+class NativeError(ValueError):
+    """An op refused its arguments; the text says which, what was found and what was expected."""
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Library:
+    """One compiled library; see ``load``."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the library at ``path``.
+
+        Raises:
+            NativeUnavailable: it cannot be opened, or has not the functions it should have.
+        """
+        self.path = path
+        try:
+            self._functions = ctypes.CDLL(str(path))
+            self._functions.ms_eagle_last_error.restype = ctypes.c_char_p
+            pack = self._functions.ms_eagle_pack
+            pack.argtypes = (_FLOATS, ctypes.c_int64, ctypes.c_int64, _FLOATS, ctypes.c_int64)
+        except (OSError, AttributeError) as error:
+            raise NativeUnavailable(f"the compiled kernels in {path} cannot be loaded: {error}") from error
+
+    @property
+    def threads(self) -> int:
+        """Threads that share the work of an op, for the whole process."""
+        return self._functions.ms_eagle_threads()
+
+    def set_threads(self, count: int) -> None:
+        """Set ``threads``, at least 1; results do not depend on it."""
+        self._functions.ms_eagle_set_threads(count)
+
+    def pack(self, weight: np.ndarray) -> np.ndarray:
+        """Pack a weight matrix ``[out, in]`` into panels, float32 ``[ceil(out / 32), in, 32]``."""
+        return self._pack((weight,))
+
+    def pack_pair(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+        """Pack two matrices ``[out, in]`` with their panels taking turns: ``[2 * ceil(out / 32), in, 32]``."""
+        if gate.shape != up.shape:
+            raise NativeError(f"pack_pair: shapes {gate.shape} and {up.shape}; expected two alike")
+        return self._pack((gate, up))
+
+    def _pack(self, matrices: Sequence[np.ndarray]) -> np.ndarray:
+        if matrices[0].ndim != 2 or min(matrices[0].shape) < 1:
+            raise NativeError(f"pack: a weight of shape {matrices[0].shape}; expected [out, in]")
+        out, width = matrices[0].shape
+        step = len(matrices)
+        packed = np.empty((step * -(-out // PANEL), width, PANEL), np.float32)
+        for i, matrix in enumerate(matrices):
+            matrix = np.ascontiguousarray(matrix, np.float32)
+            self._check(
+                self._functions.ms_eagle_pack(
+                    matrix.ctypes.data_as(_FLOATS), out, width, packed[i:].ctypes.data_as(_FLOATS), step
+                )
+            )
+        return packed
+
+    def call(self, op: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Call an op of ``cpu/ops.cc`` on C-contiguous arrays; outputs are written in place.
+
+        Raises:
+            NativeError: the op refused its arguments.
+        """
+        arrays = (*inputs, *outputs)
+        for array in arrays:
+            if not array.flags.c_contiguous:
+                raise NativeError(f"{op}: an array of shape {array.shape} is not contiguous")
+        count = len(arrays)
+        data = (ctypes.c_void_p * count)(*(array.ctypes.data for array in arrays))
+        ranks = (ctypes.c_int * count)(*(array.ndim for array in arrays))
+        shapes = [(ctypes.c_int64 * max(1, array.ndim))(*array.shape) for array in arrays]
+        pointers = (ctypes.POINTER(ctypes.c_int64) * count)(
+            *(ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)) for shape in shapes)
+        )
+        types = (ctypes.c_char_p * count)(*(str(array.dtype).encode() for array in arrays))
+        self._check(getattr(self._functions, op)(count, data, ranks, pointers, types, None, None))
+
+    def _check(self, status: int) -> None:
+        if status != 0:
+            raise NativeError(self._functions.ms_eagle_last_error().decode(errors="replace"))
+
+
+def load(threads: int | None = None, level: str | None = None, directory: Path | None = None) -> Library:
+    """Build the kernels if this machine has not, load them and set the threads of the process.
+
+    Args:
+        threads: None means every core that the process may use.
+        level: a key of ``build.LEVELS``; None is the best that this machine can run.
+        directory: the cache of built libraries; None is the user's.
+
+    Raises:
+        NativeUnavailable: no compiler, a failed build, or a library that cannot be loaded.
+    """
+    path = build(level, directory)
+    try:
+        library = Library(path)
+    except NativeUnavailable:
+        path.unlink(missing_ok=True)  # damaged since it was built: once more from the sources
+        library = Library(build(level, directory))
+    library.set_threads(available_cores() if threads is None else threads)
+    return library
