@@ -76,12 +76,18 @@ def _expected(annotation: Any, metadata: list[Any]) -> str:
         names = next((m.func.names for m in metadata if isinstance(m, AfterValidator)), arguments)
         return _choice([str(name) for name in names])
     if origin is list:
-        return f"a list of {_expected(arguments[0], [])}s"
+        return f"a list of {_plural(_expected(arguments[0], []))}"
     if annotation is str:
         return "non-empty text" if any(isinstance(m, MinLen) for m in metadata) else "text"
     if annotation is bool:
         return "true or false"
     return f"a {'whole ' if annotation is int else ''}number{_range(metadata)}"
+
+
+def _plural(words: str) -> str:
+    """``a whole number of at least 0`` for several: ``whole numbers of at least 0``."""
+    words = words.removeprefix("a ")
+    return words.replace("number", "numbers", 1) if "number" in words else f"{words}s"
 
 
 def _is_literal(annotation: Any) -> bool:

@@ -22,6 +22,7 @@ class Inner(BaseModel):
     pick_or_not: Literal["a", "b"] | None = None
     built: Annotated[Literal["a", "b", "c"], AfterValidator(schema.Available(("a", "c")))] = "a"
     texts: list[Annotated[str, Field(min_length=1)]] = []
+    numbers: list[Annotated[int, Field(ge=0)]] | None = None
 
 
 class Middle(BaseModel):
@@ -58,6 +59,7 @@ def test_sections_and_options_are_found_at_any_depth():
         ("pick_or_not", "a, b or null"),
         ("built", "a or c"),
         ("texts", "a list of non-empty texts"),
+        ("numbers", "a list of whole numbers of at least 0, or null"),
     ],
 )
 def test_expected(name, words):

@@ -50,7 +50,8 @@ fields of --json, one object a line for each turn:
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
     args = parse(argv)
-    config = load_config(args.config, args.overrides)
+    teacher_only = ["drafter.kind=none"] if args.drafter == "none" else []
+    config = load_config(args.config, [*args.overrides, *teacher_only])
     texts = asked(args)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
@@ -85,8 +86,7 @@ def parse(argv: list[str]) -> Namespace:
     how.add_argument(
         "--drafter",
         choices=["none"],
-        default="none",
-        help="what drafts tokens ahead: none decodes with the teacher alone, all that this version has",
+        help="none: decode with the teacher alone, whatever drafter.kind says",
     )
     how.add_argument("--json", action="store_true", help="print one JSON object for each answer, see below")
     parser.add_config_options()
