@@ -11,12 +11,14 @@ def figures(completion: Completion) -> str:
     """One line: tokens, tokens per second, time to first token, what the prompt and the start-up took.
 
     Seconds are wall time; tokens per second are new tokens over decode time, so the prompt does not count.
+    A synthetic drafter is named first: neither its acceptance nor its speed is that of any head.
     """
     seconds = completion.seconds
     rate, first = completion.tokens_per_second, completion.time_to_first_token
     reused = f" ({completion.reused_tokens} reused)" if completion.reused_tokens else ""
     tokens = "token" if completion.new_tokens == 1 else "tokens"
     parts = [
+        *(["synthetic drafter"] if completion.drafter == "synthetic" else []),
         f"{completion.new_tokens} {tokens} ({completion.finish_reason})",
         f"{'-' if rate is None else format(rate, '.1f')} tokens/s",
         f"first token {'-' if first is None else format(first, '.2f') + ' s'}",
@@ -26,7 +28,7 @@ def figures(completion: Completion) -> str:
     ]
     if completion.accept_L:
         accepted = sum(completion.accept_L) / len(completion.accept_L)
-        parts.insert(3, f"accept_L {accepted:.2f} (tau {accepted + 1:.2f})")
+        parts.insert(len(parts) - 3, f"accept_L {accepted:.2f} (tau {accepted + 1:.2f})")
     return f"[{' | '.join(parts)}]"
 
 

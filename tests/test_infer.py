@@ -96,7 +96,7 @@ def refusal(here, *arguments, stdin=b""):
             ["--prompt", "a", "--chat"],
             "argument --chat: not allowed with argument --prompt; see infer.py --help",
         ),
-        (["--drafter", "eagle3", "--prompt", "a"], "argument --drafter: invalid choice: 'eagle3'"),
+        (["--drafter", " ", "--prompt", "a"], "--drafter is empty; expected none, eagle3, synthetic or"),
         (["--max-new-tokens", "3"], "unrecognized arguments: --max-new-tokens 3; see infer.py --help"),
         (["--raw", "--chat"], "--raw continues single prompts"),
     ],

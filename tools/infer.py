@@ -1,5 +1,6 @@
 """Chat with a model, answer one prompt, or answer a file of prompts."""
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -24,6 +25,7 @@ examples:
   python tools/infer.py --prompts questions.jsonl --set generation.max_new_tokens=128
   python tools/infer.py --config configs/qwen3_8b.yaml --set model.source=/models/Qwen3-8B
   python tools/infer.py --prompt "Once upon a time" --raw --set generation.temperature=0.8
+  python tools/infer.py --config configs/qwen3_8b.yaml --drafter /models/Qwen3-8B-eagle3
   git diff | python tools/infer.py --set model.system_prompt="Summarise this change."
   python tools/infer.py --prompt Hello --json | python -m json.tool
 
@@ -39,19 +41,21 @@ fields of --json, one object a line for each turn:
   token_ids          its tokens, the end-of-sequence token included
   prompt_tokens, new_tokens
   finish_reason      "stop" (end of sequence or stop text) or "length" (limit, capacity or Ctrl-C)
-  drafter, kernels, mode
+  drafter            "none", "eagle3" or "synthetic" (a scripted drafter: a measurement, not a result)
+  kernels, mode
   cycles             teacher passes while decoding
   accept_L           accepted draft tokens of each cycle, without the bonus token; null without a drafter
   tokens_per_second  new tokens over decode time; null if there is none
   seconds            {load, compile, prefill, decode}
 """
 
+DRAFTERS = ("none", "eagle3", "synthetic")  # the values of drafter.kind
+
 
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
     args = parse(argv)
-    teacher_only = ["drafter.kind=none"] if args.drafter == "none" else []
-    config = load_config(args.config, [*args.overrides, *teacher_only])
+    config = load_config(args.config, [*args.overrides, *drafter_overrides(args.drafter)])
     texts = asked(args)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
@@ -85,8 +89,9 @@ def parse(argv: list[str]) -> Namespace:
     )
     how.add_argument(
         "--drafter",
-        choices=["none"],
-        help="none: decode with the teacher alone, whatever drafter.kind says",
+        metavar="KIND|HEAD",
+        help="replaces drafter.kind: none decodes with the teacher alone, eagle3 with the configured head,"
+        " synthetic for measurements; anything else is a head for eagle3, a directory or hf:org/name",
     )
     how.add_argument("--json", action="store_true", help="print one JSON object for each answer, see below")
     parser.add_config_options()
@@ -96,6 +101,17 @@ def parse(argv: list[str]) -> Namespace:
     if args.raw and (args.chat or args.prompts is not None):
         raise UserError("--raw continues single prompts: use it with --prompt or piped text")
     return args
+
+
+def drafter_overrides(drafter: str | None) -> list[str]:
+    """What ``--drafter`` stands for, as further ``--set`` options."""
+    if drafter is None:
+        return []
+    if drafter in DRAFTERS:
+        return [f"drafter.kind={drafter}"]
+    if not drafter.strip():
+        raise UserError(f"--drafter is empty; expected {', '.join(DRAFTERS)} or the directory of a head")
+    return ["drafter.kind=eagle3", f"drafter.source={json.dumps(drafter)}"]
 
 
 def asked(args: Namespace) -> list[tuple[tuple[str, ...], str, str | None]] | None:
