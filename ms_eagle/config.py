@@ -111,7 +111,7 @@ class ExecutionSection(Section):
         None,
         ge=1,
         json_schema_extra={"unit": "threads"},
-        description="CPU threads that compute. null leaves the number to MindSpore.",
+        description="CPU threads that compute. null takes the cores that the process may use.",
     )
 
 

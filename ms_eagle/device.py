@@ -1,5 +1,8 @@
 """Choosing the device, the number format and the attention kernel, and refusing what cannot work."""
 
+import contextlib
+import os
+
 import mindspore as ms
 from mindspore import nn
 
@@ -16,7 +19,7 @@ def start(device: str, threads: int | None) -> str:
 
     Args:
         device: ``auto`` (an Ascend NPU if MindSpore finds one, else the CPU), ``CPU`` or ``Ascend``.
-        threads: CPU threads an operator may use; None leaves it to MindSpore.
+        threads: CPU threads an operator may use; None takes the cores that the process may use.
 
     Raises:
         UserError: an Ascend device is asked for and there is none.
@@ -31,8 +34,10 @@ def start(device: str, threads: int | None) -> str:
         device = "Ascend" if found else "CPU"
     ms.set_device(device)
     ms.set_context(mode=ms.GRAPH_MODE)
-    if device == "CPU" and threads is not None:
-        ms.device_context.cpu.op_tuning.threads_num(threads)
+    if device == "CPU":
+        # MindSpore takes this number once in a process: a second engine computes with the first one's.
+        with contextlib.suppress(RuntimeError):
+            ms.device_context.cpu.op_tuning.threads_num(threads or len(os.sched_getaffinity(0)))
     return device
 
 

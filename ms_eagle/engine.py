@@ -129,7 +129,7 @@ class Engine:
                 vocabulary, or logits that are not finite.
         """
         for prompt in prompts:
-            self._check_prompt(prompt, options)
+            self.check_prompt(prompt, options)
         completions: list[Completion] = []
         for first in range(0, len(prompts), self.graphs.batch):
             group = prompts[first : first + self.graphs.batch]
@@ -139,7 +139,12 @@ class Engine:
                 break
         return completions
 
-    def _check_prompt(self, prompt: Sequence[int], options: GenerationOptions) -> None:
+    def check_prompt(self, prompt: Sequence[int], options: GenerationOptions) -> None:
+        """Refuse a prompt that cannot be continued; compiles nothing.
+
+        Raises:
+            UserError: see ``generate``.
+        """
         if not prompt:
             raise UserError("the prompt is empty; expected at least one token: write some text.")
         if len(prompt) >= self.graphs.capacity and options.max_new_tokens > 0:

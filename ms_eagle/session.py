@@ -1,6 +1,7 @@
 """A loaded model together with what its configuration asks of every answer."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ms_eagle.chat import ChatTemplate, load_template
@@ -57,29 +58,33 @@ class Session:
         options: the same for every answer.
     """
 
-    def __init__(self, engine: Engine, template: ChatTemplate | None, config: Config) -> None:
+    def __init__(
+        self, engine: Engine, template: ChatTemplate | None, config: Config, progress: Progress
+    ) -> None:
         self.engine, self.template, self._model = engine, template, config.model
-        self.options = generation_options(config)
+        self.options, self._progress = generation_options(config), progress
 
     @classmethod
     def load(cls, config: Config, raw: bool, progress: Progress) -> "Session":
-        """Load the model of ``config`` and compile it.
+        """Load the model of ``config``; it is compiled when the first prompt has been checked.
 
         Raises:
             UserError: see ``load_engine`` and ``load_template``.
         """
         engine = load_engine(config, progress)
         template = None if raw else load_template(engine.directory, config.model.chat_template)
-        session = cls(engine, template, config)
-        if session.options.max_new_tokens > 0:
-            with progress.steps("compiling"):
-                engine.warm_up(session.options)
-        return session
+        return cls(engine, template, config, progress)
+
+    def _compile(self) -> None:
+        if self.options.max_new_tokens > 0:
+            with self._progress.steps("compiling"):
+                self.engine.warm_up(self.options)
 
     def conversation(self) -> Conversation:
-        """A new chat with the configured system message and thinking."""
+        """A new chat with the configured system message and thinking, ready to answer."""
         if self.template is None:
             raise UserError("a chat needs a chat template: leave out --raw")
+        self._compile()
         return Conversation(
             self.engine,
             self.template,
@@ -99,6 +104,11 @@ class Session:
         Raises:
             UserError: see ``Engine.generate``; the message starts with the dialogs' names.
         """
+        for dialog in dialogs:
+            opening = _Running(dialog)
+            with _named([opening], 0):
+                self.engine.check_prompt(self._encode(opening), self.options)
+        self._compile()
         size = self.engine.graphs.batch
         for first in range(0, len(dialogs), size):
             group = [_Running(dialog) for dialog in dialogs[first : first + size]]
@@ -114,23 +124,23 @@ class Session:
     def _answer_group(self, group: list["_Running"], live: Report | None) -> bool:
         for turn in range(max(len(running.dialog.turns) for running in group)):
             asked = [running for running in group if turn < len(running.dialog.turns)]
-            try:
-                completions = self._answer_turn(asked, live)
-            except UserError as error:
-                raise UserError(f"{', '.join(running.name(turn) for running in asked)}: {error}") from error
+            with _named(asked, turn):
+                completions = self._answer_turn(asked, live, reuse_prefix=turn > 0)
             for running, completion in zip(asked, completions, strict=True):
                 running.completions.append(completion)
             if any(completion.finish_reason == "interrupted" for completion in completions):
                 return False
         return True
 
-    def _answer_turn(self, asked: list["_Running"], live: Report | None) -> list[Completion]:
+    def _answer_turn(
+        self, asked: list["_Running"], live: Report | None, reuse_prefix: bool
+    ) -> list[Completion]:
         prompts = [self._encode(running) for running in asked]
         show: Callable[[int, str], None] | None = None
         if live is not None:
             live.begin(asked[0].title(), asked[0].dialog.turns[len(asked[0].completions)])
             show = lambda _, piece: live.text(piece)  # noqa: E731
-        completions = self.engine.generate(prompts, self.options, show, reuse_prefix=True)
+        completions = self.engine.generate(prompts, self.options, show, reuse_prefix=reuse_prefix)
         if live is not None:
             live.end(completions[0])
         return completions
@@ -174,3 +184,12 @@ class _Running:
             report.begin(self.title(turn), self.dialog.turns[turn])
             report.text(completion.text)
             report.end(completion)
+
+
+@contextlib.contextmanager
+def _named(asked: Sequence[_Running], turn: int) -> Iterator[None]:
+    """Put the names of the dialogs in front of what a user is told."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{', '.join(running.name(turn) for running in asked)}: {error}") from error

@@ -156,7 +156,7 @@ def test_no_new_tokens_is_an_empty_answer_and_compiles_nothing(config_path):
 
 
 def test_raw_prompts_go_in_as_they_are(session, config_path):
-    raw = Session(session.engine, None, load_config(config_path))
+    raw = Session(session.engine, None, load_config(config_path), Progress(quiet=True))
     report = Recorder()
     raw.answer([Dialog(("The quick",), "--prompt")], report)
     assert report.begun == [(None, "The quick")]
