@@ -90,6 +90,26 @@ def causal_mask(start: Tensor, count: Tensor, rows: int, slots: int) -> Tensor:
     return ops.logical_or(slot > last_seen, slot < first_seen.expand_dims(2)).expand_dims(1)
 
 
+def chunk_rows(start: Tensor, count: Tensor, rows: int, slots: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a chunk of consecutive tokens goes and what its rows see.
+
+    Padded rows stand at position `start`, which the rotary tables always cover, and go to the trash slot.
+
+    Args:
+        start: `[B]` int32, slot and position of the chunk's first token.
+        count: `[B]` int32, real rows of the chunk, `0..rows`.
+        rows: `T`, a Python integer.
+        slots: `S`, the cache's length; a Python integer.
+
+    Returns:
+        positions `[B, T]` int32, slots `[B, T]` int32, mask `[B, 1, T, S]` (`causal_mask`).
+    """
+    offset = _arange(rows).reshape(1, rows)
+    valid = offset < count.reshape(-1, 1)
+    places = positions(start, ops.select(valid, offset, ops.zeros_like(offset)))
+    return places, row_slots(start, valid, slots - 1), causal_mask(start, count, rows, slots)
+
+
 def level_slots(base: Tensor, level: int, branch: int) -> Tensor:
     """Drafter cache slots of a level block: `base + level * k + j`, `[B, k]` int32.
 

@@ -1,9 +1,8 @@
 """Reading the prompt: fixed-size chunks through the teacher, whatever the prompt's length."""
 
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 
-from ms_eagle.masks import causal_mask, row_slots
+from ms_eagle.masks import chunk_rows
 from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.teacher import Teacher
 
@@ -50,15 +49,3 @@ class EaglePrefill(nn.Cell):
         positions, slots, mask = chunk_rows(start, count, rows, self.slots)
         _, taps = self.teacher(tokens, positions, slots, mask)
         return self.proposer.extend(taps, following, start, count, state)
-
-
-def chunk_rows(start: Tensor, count: Tensor, rows: int, slots: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions ``[B, C]``, slots ``[B, C]`` and mask ``[B, 1, C, S]`` of a chunk of consecutive tokens.
-
-    Padded rows stand at position ``start``, which the tables always cover, and go to the trash slot.
-    """
-    batch = start.shape[0]
-    offset = ops.arange(rows).astype(ms.int32).reshape(1, rows)
-    valid = offset < count.reshape(batch, 1)
-    positions = start.reshape(batch, 1) + ops.select(valid, offset, ops.zeros_like(offset))
-    return positions, row_slots(start, valid, slots - 1), causal_mask(start, count, rows, slots)

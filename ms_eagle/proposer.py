@@ -8,8 +8,8 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from ms_eagle.drafter import Drafter
-from ms_eagle.masks import causal_mask, level_mask, level_slots, row_slots
-from ms_eagle.tree import Pool, TreeShape, grow_level, grow_root, top_children
+from ms_eagle.masks import chunk_rows, level_mask, level_slots
+from ms_eagle.tree import Beam, Pool, TreeShape, grow_level, grow_root, top_children
 
 
 class Eagle3Proposer(nn.Cell):
@@ -35,23 +35,54 @@ class Eagle3Proposer(nn.Cell):
             the pool, ``1 + k + (D-1) k^2`` entries (``tree.Pool``), and ``[B]`` bool: the drafter's logits
             are NaN somewhere.
         """
+        pool, beam, hidden, broken = self.sprout(root, n, state)
+        for level in range(self.depth - 1):
+            pool, beam, hidden, bad = self.grow(pool, beam, hidden, n, active, level)
+            broken = ops.logical_or(broken, bad)
+        return pool, broken
+
+    def sprout(self, root: Tensor, n: Tensor, state: Tensor) -> tuple[Pool, Beam, Tensor, Tensor]:
+        """The root's children, from the state alone.
+
+        Returns:
+            pool, beam, the hidden states ``[B, 1, E]`` they come from, and ``[B]`` bool: NaN somewhere.
+        """
         batch, k = root.shape[0], self.branch
         hidden = state.reshape(batch, 1, self.drafter.hidden_size)
         tokens, log_probs = self.children(hidden, n, 1)
         pool, beam, broken = grow_root(root, tokens.reshape(batch, k), log_probs.reshape(batch, k))
-        for level in range(self.depth - 1):
-            tokens, _, _, parent_rows, lineage = beam
-            hidden = self.drafter(
-                tokens,
-                rows_of(self.drafter.next_feature(hidden), parent_rows),
-                ops.broadcast_to((n + level).reshape(batch, 1), (batch, k)),
-                self.landing(n, active, level),
-                level_mask(n, n, lineage, self.slots),
-            )
-            tokens, log_probs = self.children(hidden, n, level + 2)
-            pool, beam, bad = grow_level(pool, beam, tokens, log_probs)
-            broken = ops.logical_or(broken, bad)
-        return pool, broken
+        return pool, beam, hidden, broken
+
+    def grow(
+        self, pool: Pool, beam: Beam, hidden: Tensor, n: Tensor, active: Tensor, level: int
+    ) -> tuple[Pool, Beam, Tensor, Tensor]:
+        """One level more: forward the beam's ``k`` nodes and give each of them ``k`` children.
+
+        Args:
+            pool, beam, hidden: of the level before; hidden ``[B, R, E]``.
+            n, active: as for ``propose``.
+            level: 0 for the forward of the root's children, a constant.
+
+        Returns:
+            pool, beam, hidden states ``[B, k, E]``, and ``[B]`` bool: NaN somewhere.
+        """
+        tokens, _, _, parent_rows, lineage = beam
+        features = rows_of(self.drafter.next_feature(hidden), parent_rows)
+        hidden = self.drafter(tokens, features, *self.level_rows(lineage, n, active, level))
+        tokens, log_probs = self.children(hidden, n, level + 2)
+        pool, beam, broken = grow_level(pool, beam, tokens, log_probs)
+        return pool, beam, hidden, broken
+
+    def level_rows(
+        self, lineage: Tensor, n: Tensor, active: Tensor, level: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Positions ``[B, k]``, slots ``[B, k]`` and mask ``[B, 1, k, S_d]`` of a level's rows."""
+        batch = n.shape[0]
+        return (
+            ops.broadcast_to((n + level).reshape(batch, 1), (batch, self.branch)),
+            self.landing(n, active, level),
+            level_mask(n, n, lineage, self.slots),
+        )
 
     def children(self, hidden: Tensor, n: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         """The ``k`` children of each row, best first: teacher ids and log-probabilities, ``[B, R, k]``.
@@ -89,15 +120,7 @@ class Eagle3Proposer(nn.Cell):
             the new state.
         """
         batch, rows = tokens.shape
-        offset = ops.arange(rows).astype(ms.int32).reshape(1, rows)
-        valid = offset < count.reshape(batch, 1)
-        hidden = self.drafter(
-            tokens,
-            self.drafter.fuse(taps),
-            start.reshape(batch, 1) + ops.select(valid, offset, ops.zeros_like(offset)),
-            row_slots(start, valid, self.slots - 1),
-            causal_mask(start, count, rows, self.slots),
-        )
+        hidden = self.drafter(tokens, self.drafter.fuse(taps), *chunk_rows(start, count, rows, self.slots))
         some = count > 0
         last = ops.select(some, count - 1, ops.zeros_like(count)).reshape(batch, 1)
         newest = rows_of(hidden, last).reshape(batch, self.drafter.hidden_size)
