@@ -1,0 +1,301 @@
+"""The drafter Cell against ``reference_head`` over a tree of three levels, for every variant of a head."""
+
+from dataclasses import replace
+
+import head_files
+import mindspore as ms
+import numpy as np
+import pytest
+import reference_head
+from mindspore import Parameter, Tensor, nn
+
+from ms_eagle.drafter import Drafter
+from ms_eagle.head_checkpoint import Head, load_head
+from ms_eagle.head_config import HeadConfig
+from ms_eagle.kernels.eager import EagerAttention
+from ms_eagle.masks import causal_mask, level_mask, level_slots, row_slots
+from ms_eagle.rope import RopeConfig
+
+VOCABULARY, SLOTS, BRANCH = 40, 24, 3
+PLAIN = HeadConfig(
+    format="test",
+    hidden_size=24,
+    target_hidden_size=24,
+    intermediate_size=36,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=6,
+    num_layers=1,
+    vocab_size=VOCABULARY,
+    draft_vocab_size=16,
+    rms_norm_eps=1e-5,
+    rope=RopeConfig(6, 10000.0, "default", {}, 128),
+    taps=(2, 5, 7),
+    fc_norm=False,
+    norm_before_fc=False,
+    norm_before_residual=False,
+    norm_output=False,
+    fc_bias=False,
+    qkv_bias=False,
+    o_bias=False,
+    mlp_bias=False,
+    qk_norm=False,
+    own_embedding=False,
+    shares_lm_head=False,
+    hidden_act="silu",
+    notes=(),
+)
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+VARIANTS = {
+    "plain": {},
+    "full vocabulary": {"draft_vocab_size": VOCABULARY},
+    "teacher's LM head": {"draft_vocab_size": VOCABULARY, "shares_lm_head": True},
+    "own embedding": {"own_embedding": True},
+    "one tap": {"taps": (3,)},
+    "fc_norm": {"fc_norm": True},
+    "norm_before_fc": {"norm_before_fc": True},
+    "norm_before_residual": {"norm_before_residual": True},
+    "norm_output": {"norm_output": True},
+    "fc bias": {"fc_bias": True},
+    "qkv bias": {"qkv_bias": True},
+    "o bias": {"o_bias": True},
+    "mlp bias": {"mlp_bias": True},
+    "qk_norm": {"qk_norm": True},
+    "head_dim unlike hidden / heads": {"head_dim": 10, "rope": RopeConfig(10, 500.0, "default", {}, 128)},
+    "one KV head": {"num_kv_heads": 1},
+    "hidden unlike the teacher's": {"hidden_size": 16, "own_embedding": True},
+    "two layers": {"num_layers": 2},
+    "linear rope": {"rope": RopeConfig(6, 1e4, "linear", {"factor": 2.5}, 128)},
+    "llama3 rope": {"rope": RopeConfig(6, 5e5, "llama3", LLAMA3, 128)},
+    "yarn rope": {
+        "rope": RopeConfig(6, 1e4, "yarn", {"factor": 4.0, "original_max_position_embeddings": 32}, 128)
+    },
+    "everything": {
+        "hidden_size": 20,
+        "head_dim": 8,
+        "rope": RopeConfig(8, 1e6, "default", {}, 128),
+        "num_layers": 3,
+        "taps": (0, 1, 4, 9),
+        "fc_norm": True,
+        "norm_before_residual": True,
+        "norm_output": True,
+        "fc_bias": True,
+        "qkv_bias": True,
+        "o_bias": True,
+        "mlp_bias": True,
+        "qk_norm": True,
+        "own_embedding": True,
+    },
+}
+
+
+class Extend(nn.Cell):
+    """A chunk of committed rows: logits and next feature."""
+
+    def __init__(self, drafter):
+        super().__init__()
+        self.drafter = drafter
+
+    def construct(self, taps, tokens, positions, slots, mask):
+        hidden = self.drafter(tokens, self.drafter.fuse(taps), positions, slots, mask)
+        return self.drafter.logits(hidden), self.drafter.next_feature(hidden)
+
+
+class Level(nn.Cell):
+    """A level's rows, from features of their parents."""
+
+    def __init__(self, drafter):
+        super().__init__()
+        self.drafter = drafter
+
+    def construct(self, features, tokens, positions, slots, mask):
+        hidden = self.drafter(tokens, features, positions, slots, mask)
+        return self.drafter.logits(hidden), self.drafter.next_feature(hidden)
+
+
+def random_head(config, seed=0) -> Head:
+    rng = np.random.default_rng(seed)
+    tensors = {
+        name: (rng.standard_normal(shape) * 0.3 + ("norm" in name)).astype(np.float32)
+        for name, shape in config.tensor_shapes().items()
+    }
+    full = config.draft_vocab_size == config.vocab_size
+    ids = None if full else rng.permutation(config.vocab_size)[: config.draft_vocab_size].astype(np.int32)
+    return Head(config, tensors, ids, {})
+
+
+def teacher_ends(width=24, seed=5):
+    """The teacher's embedding and LM head."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((VOCABULARY, width)).astype(np.float32) for _ in range(2)]
+
+
+def drafter_cell(head, ends, batch, slots=SLOTS) -> Drafter:
+    embedding, unembedding = (
+        Parameter(Tensor(array), name=name) for array, name in zip(ends, ("e", "u"), strict=True)
+    )
+    kernel = EagerAttention(head.config.head_dim)
+    return Drafter(
+        head, embedding, unembedding, kernel, ms.float32, batch=batch, slots=slots, positions=slots
+    )
+
+
+class Reference:
+    """One sequence: rows are added, each seeing the rows that are named for it."""
+
+    def __init__(self, head, ends):
+        self.head, self.ends, self.past, self.rows = head, ends, None, 0
+
+    def run(self, tokens, positions, seen, **source):
+        """``seen[r]``: earlier rows of row r, by their number in the order of adding; itself is implied."""
+        mask = np.ones((len(tokens), self.rows + len(tokens)), bool)
+        for row, earlier in enumerate(seen):
+            mask[row, [*earlier, self.rows + row]] = False
+        found = reference_head.forward(
+            self.head.config,
+            self.head.tensors,
+            tokens,
+            positions,
+            mask,
+            past=self.past,
+            teacher_embedding=self.ends[0],
+            teacher_lm_head=self.ends[1],
+            **source,
+        )
+        self.past, self.rows = found.past, self.rows + len(tokens)
+        return found.logits.numpy(), found.next_feature.numpy()
+
+
+def int32(array):
+    return Tensor(np.asarray(array, np.int32))
+
+
+def check_tree(head, ends):
+    """Extend two sequences of 5 and 2 rows, then three levels of three rows, all against the reference."""
+    config, counts = head.config, (5, 2)
+    rng = np.random.default_rng(1)
+    drafter = drafter_cell(head, ends, batch=2)
+    extend, level_cell = Extend(drafter), Level(drafter)
+    start, count = int32([0, 0]), int32(counts)
+    taps = rng.standard_normal((2, 5, config.num_taps * config.target_hidden_size)).astype(np.float32)
+    tokens = rng.integers(0, VOCABULARY, (2, 5))
+    valid = np.arange(5) < np.array(counts)[:, None]
+    logits, features = extend(
+        Tensor(taps),
+        int32(tokens),
+        int32(np.arange(5) * valid),
+        row_slots(start, Tensor(valid), SLOTS - 1),
+        causal_mask(start, count, 5, SLOTS),
+    )
+    references, parents_features = [], []
+    for b, n in enumerate(counts):
+        reference = Reference(head, ends)
+        want, feature = reference.run(
+            tokens[b, :n].tolist(), range(n), [range(r) for r in range(n)], taps=taps[b, :n]
+        )
+        np.testing.assert_allclose(logits.asnumpy()[b, :n], want, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(features.asnumpy()[b, :n], feature, atol=1e-4, rtol=0)
+        references.append(reference)
+        parents_features.append(features.asnumpy()[b, n - 1 : n])
+    # Rows of the parents, level by level; the sequences' trees differ.
+    families = [[[0, 0, 0], [0, 0, 0]], [[0, 0, 2], [1, 1, 1]], [[2, 1, 1], [0, 2, 1]]]
+    lineage = np.zeros((2, 0, BRANCH), np.int32)
+    wanted_features = [feature.copy() for feature in parents_features]
+    for level, parents in enumerate(families):
+        inherited = np.stack([lineage[b][:, parents[b]] for b in range(2)]) if level else lineage
+        lineage = np.concatenate([inherited, np.tile(np.arange(BRANCH, dtype=np.int32), (2, 1, 1))], 1)
+        tokens = rng.integers(0, VOCABULARY, (2, BRANCH))
+        given = np.stack([parents_features[b][parents[b]] for b in range(2)])
+        logits, features = level_cell(
+            Tensor(given),
+            int32(tokens),
+            int32(np.tile(np.array(counts)[:, None] + level, (1, BRANCH))),
+            level_slots(count, level, BRANCH),
+            level_mask(count, count, Tensor(lineage), SLOTS),
+        )
+        for b, n in enumerate(counts):
+            seen = [
+                [*range(n), *(n + above * BRANCH + lineage[b, above, row] for above in range(level))]
+                for row in range(BRANCH)
+            ]
+            want, wanted_features[b] = references[b].run(
+                tokens[b].tolist(), [n + level] * BRANCH, seen, feature=wanted_features[b][parents[b]]
+            )
+            np.testing.assert_allclose(logits.asnumpy()[b], want, atol=1e-4, rtol=0)
+            np.testing.assert_allclose(features.asnumpy()[b], wanted_features[b], atol=1e-4, rtol=0)
+            parents_features[b] = features.asnumpy()[b]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_tree_of_three_levels(name):
+    head = random_head(replace(PLAIN, **VARIANTS[name]))
+    check_tree(head, teacher_ends())
+    ids = np.arange(VOCABULARY) if head.d2t is None else head.d2t
+    drafter = drafter_cell(head, teacher_ends(), batch=1)
+    assert drafter.target_ids.asnumpy().tolist() == ids.tolist()
+
+
+ROPES = {
+    "top level": {"rope_theta": 500.0},
+    "rope_parameters": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    "rope_scaling": {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}},
+    "absent": {},
+}
+
+
+@pytest.mark.parametrize("place", ROPES)
+def test_rope_from_every_place_of_a_config(place, tmp_path):
+    config = {k: v for k, v in head_files.CONFIG.items() if k != "rope_theta"} | ROPES[place]
+    weights = {**head_files.tensors(config), **head_files.vocabulary(config)}
+    head = load_head(head_files.write(tmp_path / "head", config, weights), teacher=head_files.TEACHER)
+    assert head.config.rope.theta == (10000.0 if place == "absent" else 500.0)
+    check_tree(head, teacher_ends())
+
+
+@pytest.mark.parametrize("name", ["plain", "norm_output", "two layers"])
+def test_the_oracle_tells_variants_apart(name):
+    """A check of the check: the tolerance is far below what any variant changes."""
+    config = replace(PLAIN, **VARIANTS[name])
+    head = random_head(config)
+    rows = {"tokens": [1, 2], "positions": [0, 1], "seen": [[], [0]]}
+    taps = np.random.default_rng(2).standard_normal((2, 72))
+    logits, feature = Reference(head, teacher_ends()).run(**rows, taps=taps)
+    for changed in (
+        {"rope": replace(config.rope, theta=100.0)},
+        {"norm_before_residual": True},
+        {"norm_output": not config.norm_output},
+    ):
+        other = Reference(Head(replace(config, **changed), head.tensors, head.d2t, {}), teacher_ends())
+        other_logits, other_feature = other.run(**rows, taps=taps)
+        distance = max(np.abs(other_logits - logits).max(), np.abs(other_feature - feature).max())
+        assert distance > 1e-2, changed
+
+
+def test_float16_stays_near_float32():
+    head = random_head(PLAIN)
+    ends = teacher_ends()
+    rng = np.random.default_rng(3)
+    taps, tokens = rng.standard_normal((1, 6, 72)).astype(np.float32), rng.integers(0, VOCABULARY, (1, 6))
+    want, _ = Reference(head, ends).run(
+        tokens[0].tolist(), range(6), [range(r) for r in range(6)], taps=taps[0]
+    )
+    embedding, unembedding = (
+        Parameter(Tensor(a).astype(ms.float16), name=n) for a, n in zip(ends, "eu", strict=True)
+    )
+    drafter = Drafter(
+        head, embedding, unembedding, EagerAttention(6), ms.float16, batch=1, slots=SLOTS, positions=SLOTS
+    )
+    logits, feature = Extend(drafter)(
+        Tensor(taps).astype(ms.float16),
+        int32(tokens),
+        int32(np.arange(6)[None]),
+        int32(np.arange(6)[None]),
+        causal_mask(int32([0]), int32([6]), 6, SLOTS),
+    )
+    assert (logits.dtype, feature.dtype) == (ms.float32, ms.float16)
+    np.testing.assert_allclose(logits.asnumpy()[0], want, atol=0.05 * np.abs(want).max(), rtol=0)
