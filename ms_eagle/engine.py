@@ -12,11 +12,13 @@ The last token of a prompt is not read: it is the first root, so that the first 
 out of a cycle like every other one.
 """
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
@@ -93,6 +95,9 @@ class Engine:
 
     def warm_up(self, options: GenerationOptions) -> None:
         """Compile what ``options`` need and run it once on idle sequences: only the trash slot changes."""
+        self._warm_up([options])
+
+    def _warm_up(self, options: Sequence[GenerationOptions]) -> None:
         greedy = _plain(options)
         if greedy in self._ready:
             return
@@ -102,7 +107,7 @@ class Engine:
         window = Tensor(np.zeros((batch, width), np.int32))
         state = self.graphs.prefill()(window, idle, idle, self.graphs.initial_state())
         asleep = Tensor(np.zeros(batch, bool))
-        controls = self._controls([options] * batch)
+        controls = self._controls(options)
         report, _ = self.graphs.cycle(greedy)(idle, idle, asleep, *controls, state)
         report.asnumpy()
         self._ready.add(greedy)
@@ -111,7 +116,7 @@ class Engine:
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
-        options: GenerationOptions,
+        options: GenerationOptions | Sequence[GenerationOptions],
         on_text: OnText | None = None,
         *,
         reuse_prefix: bool = False,
@@ -120,7 +125,7 @@ class Engine:
 
         Args:
             prompts: token ids, at least one each.
-            options: the same for all of them.
+            options: the same for all of them, or one for each.
             on_text: called with the index of a prompt and a new piece of its answer.
             reuse_prefix: keep what the caches already hold of a prompt's beginning (multi-turn chat).
 
@@ -128,13 +133,14 @@ class Engine:
             UserError: an empty prompt, one that leaves no room for an answer, an id outside the
                 vocabulary, or logits that are not finite.
         """
-        for prompt in prompts:
-            self.check_prompt(prompt, options)
+        each = [options] * len(prompts) if isinstance(options, GenerationOptions) else list(options)
+        for prompt, wanted in zip(prompts, each, strict=True):
+            self.check_prompt(prompt, wanted)
         completions: list[Completion] = []
         for first in range(0, len(prompts), self.graphs.batch):
-            group = prompts[first : first + self.graphs.batch]
-            shown = None if on_text is None else _from(first, on_text)
-            completions += self._generate_group(group, options, shown, reuse_prefix)
+            group = slice(first, first + self.graphs.batch)
+            shown = None if on_text is None else _shifted(first, on_text)
+            completions += self._generate_group(prompts[group], each[group], shown, reuse_prefix)
             if completions[len(completions) - 1].finish_reason == "interrupted":
                 break
         return completions
@@ -162,13 +168,13 @@ class Engine:
     def _generate_group(
         self,
         prompts: Sequence[Sequence[int]],
-        options: GenerationOptions,
+        options: Sequence[GenerationOptions],
         on_text: OnText | None,
         reuse_prefix: bool,
     ) -> list[Completion]:
         run = _Run(self, prompts, options, on_text)
         if any(answer.finish_reason is None for answer in run.answers):
-            self.warm_up(options)
+            self._warm_up(options)
             try:
                 run.read_prompts(reuse_prefix)
                 while run.active.any():
@@ -178,8 +184,12 @@ class Engine:
         return run.completions()
 
     def _controls(self, options: Sequence[GenerationOptions]) -> tuple[Tensor, Tensor]:
-        """Sampling numbers ``[B, 5]`` and the uniform of every position ``[B, P]``, on the device."""
+        """Sampling numbers ``[B, 5]`` and the uniform of every position ``[B, P]``, on the device.
+
+        Sequences beyond ``options`` are idle: anything valid will do for them.
+        """
         samplings = [each.sampling for each in options]
+        samplings += [samplings[0]] * (self.graphs.batch - len(samplings))
         tables = np.stack([uniform_table(each.seed, self.graphs.positions) for each in samplings])
         return Tensor(params_tensor(samplings)), Tensor(tables)
 
@@ -191,27 +201,27 @@ class _Run:
         self,
         engine: Engine,
         prompts: Sequence[Sequence[int]],
-        options: GenerationOptions,
+        options: Sequence[GenerationOptions],
         on_text: OnText | None,
     ) -> None:
-        graphs, self._engine, self._options = engine.graphs, engine, options
+        graphs, self._engine, self._greedy = engine.graphs, engine, _plain(options)
         idle = graphs.batch - len(prompts)
         self._prompts = [list(prompt) for prompt in prompts]
         self._sequences = [*(list(prompt) for prompt in prompts), *([0] for _ in range(idle))]
         self.answers = [
             Answer(
                 engine.tokenizer,
-                options,
-                min(options.max_new_tokens, max(0, graphs.capacity - len(prompt))),
-                None if on_text is None else _from(index, on_text),
+                wanted,
+                min(wanted.max_new_tokens, max(0, graphs.capacity - len(prompt))),
+                None if on_text is None else functools.partial(on_text, index),
             )
-            for index, prompt in enumerate(prompts)
+            for index, (prompt, wanted) in enumerate(zip(prompts, options, strict=True))
         ]
         self.active = np.array([a.finish_reason is None for a in self.answers] + [False] * idle)
         self._n = np.array([len(sequence) - 1 for sequence in self._sequences], np.int32)
         self._reused = np.zeros(graphs.batch, np.int32)
         self._accepted: list[list[int]] = [[] for _ in self.answers]
-        self._controls = engine._controls([options] * graphs.batch)
+        self._controls = engine._controls(options)
         self._state = graphs.initial_state()
         self._begin = self._decode_begin = time.perf_counter()
         self._ends = [self._begin for _ in self.answers]
@@ -239,6 +249,7 @@ class _Run:
             at = at + count
             for row in range(graphs.batch):
                 engine._cached[row] = self._sequences[row][: at[row]]
+        ms.runtime.synchronize()  # a device runs behind the host: its time belongs to the prefill
         self._decode_begin = time.perf_counter()
 
     def cycle(self) -> None:
@@ -247,7 +258,7 @@ class _Run:
         roots = np.array(
             [sequence[n] for sequence, n in zip(self._sequences, self._n, strict=True)], np.int32
         )
-        report, self._state = engine.graphs.cycle(_plain(self._options))(
+        report, self._state = engine.graphs.cycle(self._greedy)(
             Tensor(roots), Tensor(self._n), Tensor(self.active), *self._controls, self._state
         )
         report = report.asnumpy()
@@ -304,19 +315,14 @@ class _Run:
         )
 
 
-def _plain(options: GenerationOptions) -> bool:
-    """Whether the graph without sampling will do: argmax of the logits as they are."""
-    return options.sampling.greedy and options.sampling.repetition_penalty == 1.0
+def _plain(options: Sequence[GenerationOptions]) -> bool:
+    """Whether the graph without sampling will do for all: argmax of the logits as they are."""
+    return all(each.sampling.greedy and each.sampling.repetition_penalty == 1.0 for each in options)
 
 
-def _from(first: int, on_text: OnText) -> Callable[..., None]:
-    """Shift or fix the index that ``on_text`` is called with."""
-
-    def show(*arguments: int | str) -> None:
-        index, piece = (first + arguments[0], arguments[1]) if len(arguments) == 2 else (first, arguments[0])
-        on_text(index, piece)
-
-    return show
+def _shifted(first: int, on_text: OnText) -> OnText:
+    """``on_text`` for a group that begins at prompt ``first``."""
+    return lambda index, piece: on_text(first + index, piece)
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

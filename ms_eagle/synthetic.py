@@ -133,7 +133,7 @@ class SyntheticEngine(Engine):
     def _generate_group(
         self,
         prompts: Sequence[Sequence[int]],
-        options: GenerationOptions,
+        options: Sequence[GenerationOptions],
         on_text: OnText | None,
         reuse_prefix: bool,
     ) -> list[Completion]:

@@ -268,3 +268,16 @@ def test_seconds_are_plausible(engine):
     assert completion.tokens_per_second == pytest.approx(10 / seconds.decode)
     assert seconds.prefill < completion.time_to_first_token < seconds.prefill + seconds.decode + 1e-9
     assert np.isfinite(completion.time_to_first_token)
+
+
+def test_each_prompt_may_have_its_own_options(engine, batched):
+    prompts = tiny_engine.prompts(5, 12, 8, seed=20)
+    options = [
+        GenerationOptions(4, SamplingParams(temperature=1.2, seed=1), ignore_eos=True),
+        greedy(9, ignore_eos=True),
+        GenerationOptions(6, SamplingParams(temperature=0.7, top_k=5, seed=2), ignore_eos=True),
+    ]
+    together = batched.generate(prompts, options)
+    assert [c.new_tokens for c in together] == [4, 9, 6]
+    alone = [engine.generate([p], o)[0] for p, o in zip(prompts, options, strict=True)]
+    assert tokens(together) == tokens(alone)
