@@ -94,20 +94,19 @@ VARIANTS = {
 }
 
 
-class Extend(nn.Cell):
-    """A chunk of committed rows: logits and next feature."""
+class Fuse(nn.Cell):
+    """Taps to features."""
 
     def __init__(self, drafter):
         super().__init__()
-        self.drafter = drafter
+        self.fuse = drafter.fuse
 
-    def construct(self, taps, tokens, positions, slots, mask):
-        hidden = self.drafter(tokens, self.drafter.fuse(taps), positions, slots, mask)
-        return self.drafter.logits(hidden), self.drafter.next_feature(hidden)
+    def construct(self, taps):
+        return self.fuse(taps)
 
 
-class Level(nn.Cell):
-    """A level's rows, from features of their parents."""
+class Step(nn.Cell):
+    """Rows through the drafter: logits and next feature."""
 
     def __init__(self, drafter):
         super().__init__()
@@ -176,42 +175,49 @@ def int32(array):
 
 
 def check_tree(head, ends):
-    """Extend two sequences of 5 and 2 rows, then three levels of three rows, all against the reference."""
+    """Extend two sequences to 5 and 2 rows in chunks of 3, then three levels, all against the reference."""
     config, counts = head.config, (5, 2)
     rng = np.random.default_rng(1)
     drafter = drafter_cell(head, ends, batch=2)
-    extend, level_cell = Extend(drafter), Level(drafter)
-    start, count = int32([0, 0]), int32(counts)
-    taps = rng.standard_normal((2, 5, config.num_taps * config.target_hidden_size)).astype(np.float32)
-    tokens = rng.integers(0, VOCABULARY, (2, 5))
-    valid = np.arange(5) < np.array(counts)[:, None]
-    logits, features = extend(
-        Tensor(taps),
-        int32(tokens),
-        int32(np.arange(5) * valid),
-        row_slots(start, Tensor(valid), SLOTS - 1),
-        causal_mask(start, count, 5, SLOTS),
-    )
-    references, parents_features = [], []
-    for b, n in enumerate(counts):
-        reference = Reference(head, ends)
-        want, feature = reference.run(
-            tokens[b, :n].tolist(), range(n), [range(r) for r in range(n)], taps=taps[b, :n]
+    fuse, step = Fuse(drafter), Step(drafter)
+    taps = rng.standard_normal((2, 6, config.num_taps * config.target_hidden_size)).astype(np.float32)
+    tokens = rng.integers(0, VOCABULARY, (2, 6))
+    references = [Reference(head, ends) for _ in counts]
+    parents_features, wanted_features = [None, None], [None, None]
+    for chunk in range(2):
+        start = np.minimum(3 * chunk, counts)
+        valid = np.arange(3) < np.subtract(counts, start)[:, None]
+        rows = slice(3 * chunk, 3 * chunk + 3)
+        logits, features = step(
+            fuse(Tensor(taps[:, rows])),
+            int32(tokens[:, rows]),
+            int32(start[:, None] + np.arange(3) * valid),
+            row_slots(int32(start), Tensor(valid), SLOTS - 1),
+            causal_mask(int32(start), int32(valid.sum(1)), BRANCH, SLOTS),
         )
-        np.testing.assert_allclose(logits.asnumpy()[b, :n], want, atol=1e-4, rtol=0)
-        np.testing.assert_allclose(features.asnumpy()[b, :n], feature, atol=1e-4, rtol=0)
-        references.append(reference)
-        parents_features.append(features.asnumpy()[b, n - 1 : n])
+        for b, reference in enumerate(references):
+            first, end = start[b], start[b] + valid[b].sum()
+            if end > first:
+                want, feature = reference.run(
+                    tokens[b, first:end].tolist(),
+                    range(first, end),
+                    [range(r) for r in range(first, end)],
+                    taps=taps[b, first:end],
+                )
+                np.testing.assert_allclose(logits.asnumpy()[b, : end - first], want, atol=1e-4, rtol=0)
+                np.testing.assert_allclose(features.asnumpy()[b, : end - first], feature, atol=1e-4, rtol=0)
+                wanted_features[b] = feature[end - first - 1 :]
+                parents_features[b] = features.asnumpy()[b, end - first - 1 : end - first]
+    count = int32(counts)
     # Rows of the parents, level by level; the sequences' trees differ.
     families = [[[0, 0, 0], [0, 0, 0]], [[0, 0, 2], [1, 1, 1]], [[2, 1, 1], [0, 2, 1]]]
     lineage = np.zeros((2, 0, BRANCH), np.int32)
-    wanted_features = [feature.copy() for feature in parents_features]
     for level, parents in enumerate(families):
         inherited = np.stack([lineage[b][:, parents[b]] for b in range(2)]) if level else lineage
         lineage = np.concatenate([inherited, np.tile(np.arange(BRANCH, dtype=np.int32), (2, 1, 1))], 1)
         tokens = rng.integers(0, VOCABULARY, (2, BRANCH))
         given = np.stack([parents_features[b][parents[b]] for b in range(2)])
-        logits, features = level_cell(
+        logits, features = step(
             Tensor(given),
             int32(tokens),
             int32(np.tile(np.array(counts)[:, None] + level, (1, BRANCH))),
@@ -290,8 +296,8 @@ def test_float16_stays_near_float32():
     drafter = Drafter(
         head, embedding, unembedding, EagerAttention(6), ms.float16, batch=1, slots=SLOTS, positions=SLOTS
     )
-    logits, feature = Extend(drafter)(
-        Tensor(taps).astype(ms.float16),
+    logits, feature = Step(drafter)(
+        Fuse(drafter)(Tensor(taps).astype(ms.float16)),
         int32(tokens),
         int32(np.arange(6)[None]),
         int32(np.arange(6)[None]),
