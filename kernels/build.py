@@ -28,7 +28,7 @@ LEVELS = {
     "avx2": ("-mavx2", "-mfma"),
     "portable": (),
 }
-"""Instruction sets, best first, and the flags that choose them; the portable one is NEON on an ARM machine."""
+"""Instruction sets, best first, and the flags that choose them; the portable one is NEON on ARM."""
 
 _NEEDED = {
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"},
@@ -36,7 +36,12 @@ _NEEDED = {
     "portable": set(),
 }
 
-SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-fno-omit-frame-pointer")
+SANITIZE = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-g",
+    "-fno-omit-frame-pointer",
+)
 """Extra flags of a build that reports memory errors and undefined behaviour."""
 
 

@@ -1,7 +1,7 @@
-"""The native CPU kernels as a loaded library: packing weights, setting threads, calling ops on numpy arrays.
+"""The native CPU kernels as a loaded library: packing, threads, calls on numpy arrays.
 
-MindSpore reaches the same library through ``ms_eagle.kernels.native``; both share one thread pool. This module
-does not import MindSpore.
+MindSpore reaches the same library through ``ms_eagle.kernels.native``; both share one thread pool. This
+module does not import MindSpore.
 """
 
 import ctypes
@@ -65,7 +65,7 @@ class Library:
         return self._pack((weight,))
 
     def pack_pair(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-        """Pack two matrices ``[out, in]`` with their panels taking turns: ``[2 * ceil(out / 32), in, 32]``."""
+        """Pack two matrices ``[out, in]``, their panels taking turns: ``[2 * ceil(out / 32), in, 32]``."""
         if gate.shape != up.shape:
             raise NativeError(f"pack_pair: shapes {gate.shape} and {up.shape}; expected two alike")
         return self._pack((gate, up))

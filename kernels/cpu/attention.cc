@@ -257,7 +257,7 @@ void attend(const AttentionShape& shape, const float* q, Strides q_at, const flo
     parallel(plan.parts, [&](Index item) {
       const Part part = plan.part(item, shape);
       Head head = head_of(part);
-      float queries[kFloats];
+      float queries[kFloats] = {};
       open(part, head, queries);
       SumsMemory first, later;
       const Sums all = first.sums(), more = later.sums();
@@ -281,7 +281,7 @@ void attend(const AttentionShape& shape, const float* q, Strides q_at, const flo
   parallel(plan.parts * plan.chunks, [&](Index item) {
     const Part part = plan.part(item / plan.chunks, shape);
     Head head = head_of(part);
-    float queries[kFloats];
+    float queries[kFloats] = {};
     open(part, head, queries);
     chunk_sums(head, part, queries, width, item % plan.chunks, partial(item));
   });

@@ -26,7 +26,7 @@ void each_panel(const float* x, Index rows, const Weights& weights, Index first,
     for (Index row = 0; row < rows; row += kRows) {
       const Index here = std::min(kRows, rows - row);
       multiply_panel(x + row * weights.in, weights.in, here, weights.panel(i), kPanel, weights.in,
-                     product.entries[0], kPanel, false, row == 0 ? weights.after(i) : nullptr);
+                     product.entries[0], kPanel, false, row == 0 && i + 1 < last ? weights.panel(i + 1) : nullptr);
       finish(row, here, i, product);
     }
 }
@@ -88,15 +88,15 @@ void gated_linear(const float* x, Index rows, const float* panels, Index inner, 
   const Weights both{panels, 2 * pairs * kPanel, in};
   parallel((pairs + step - 1) / step, [&](Index item) {
     Block gate, up;
-    for (Index pair = item * step; pair < std::min(pairs, (item + 1) * step); ++pair) {
+    const Index last = std::min(pairs, (item + 1) * step);
+    for (Index pair = item * step; pair < last; ++pair) {
       const Index column = pair * kPanel, width = std::min(kPanel, inner - column);
       for (Index row = 0; row < rows; row += kRows) {
         const Index here = std::min(kRows, rows - row);
-        const bool first = row == 0;
         multiply_panel(x + row * in, in, here, both.panel(2 * pair), kPanel, in, gate.entries[0], kPanel, false,
-                       first ? both.after(2 * pair) : nullptr);
+                       row == 0 ? both.panel(2 * pair + 1) : nullptr);
         multiply_panel(x + row * in, in, here, both.panel(2 * pair + 1), kPanel, in, up.entries[0], kPanel, false,
-                       first ? both.after(2 * pair + 1) : nullptr);
+                       row == 0 && pair + 1 < last ? both.panel(2 * pair + 2) : nullptr);
         for (Index r = 0; r < here; ++r) {
           float* g = gate.entries[r];
           float* u = up.entries[r];

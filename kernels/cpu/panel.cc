@@ -15,12 +15,17 @@ constexpr int kMostRows = 6;  // 12 of 16
 #endif
 
 constexpr Index kColumns = 2 * W;
-constexpr Index kFetch = 16;  // floats of a cache line
+
+// Memory to fetch while a tile is computed: `step` floats, at most kPanel, for every row of the panel.
+struct Ahead {
+  const float* at;
+  Index step;
+};
 
 // R rows times kColumns columns. The rows are reached from every third one, so that few registers hold them.
 template <int R>
 void tile(const float* x, Index x_stride, const float* panel, Index panel_stride, Index k, float* y, Index y_stride,
-          bool accumulate, const float* ahead) {
+          bool accumulate, Ahead ahead) {
   Vf low[R], high[R];
   for (int r = 0; r < R; ++r) {
     low[r] = accumulate ? load(y + r * y_stride) : Vf{};
@@ -32,9 +37,10 @@ void tile(const float* x, Index x_stride, const float* panel, Index panel_stride
   for (Index i = 0; i < k; ++i) {
     const Vf first = load(panel), second = load(panel + W);
     panel += panel_stride;
-    if (ahead) {
-      for (Index line = 0; line < kColumns; line += kFetch) __builtin_prefetch(ahead + line, 0, 2);
-      ahead += kPanel;
+    if (ahead.at) {
+      __builtin_prefetch(ahead.at, 0, 2);
+      __builtin_prefetch(ahead.at + ahead.step / 2, 0, 2);
+      ahead.at += ahead.step;
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
@@ -50,7 +56,7 @@ void tile(const float* x, Index x_stride, const float* panel, Index panel_stride
   }
 }
 
-using Tile = void (*)(const float*, Index, const float*, Index, Index, float*, Index, bool, const float*);
+using Tile = void (*)(const float*, Index, const float*, Index, Index, float*, Index, bool, Ahead);
 
 constexpr Tile kTiles[] = {
     nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>,
@@ -62,14 +68,19 @@ constexpr Tile kTiles[] = {
 }  // namespace
 
 void multiply_panel(const float* x, Index x_stride, Index rows, const float* panel, Index panel_stride, Index k,
-                    float* y, Index y_stride, bool accumulate, const float* ahead) {
+                    float* y, Index y_stride, bool accumulate, const float* next) {
   Index tiles = (rows + kMostRows - 1) / kMostRows;
+  // With two passes or more the first two share the fetching, so that it goes on beside all the arithmetic.
+  const Index step = tiles > 1 ? kPanel / 2 : kPanel;
+  Index fetched = 0;
   while (rows > 0) {
     const Index here = (rows + tiles - 1) / tiles;  // tiles of even height: a lone last row would waste a pass
-    for (Index column = 0; column < kPanel; column += kColumns)
+    for (Index column = 0; column < kPanel; column += kColumns) {
+      const bool fetch = next && column == 0 && fetched < kPanel;
       kTiles[here](x, x_stride, panel + column, panel_stride, k, y + column, y_stride, accumulate,
-                   ahead ? ahead + column : nullptr);
-    ahead = nullptr;
+                   Ahead{fetch ? next + fetched * k : nullptr, step});
+    }
+    fetched += step;
     x += here * x_stride;
     y += here * y_stride;
     rows -= here;
@@ -91,7 +102,7 @@ void transpose_into_panel(const float* const rows[kPanel], Index length, float* 
 }
 
 Index panels_per_item(Index panels) {
-  return std::max<Index>(1, std::min<Index>(8, panels / (8 * threads())));
+  return std::max<Index>(1, std::min<Index>(16, panels / (4 * threads())));
 }
 
 void pack_weights(const float* weights, Index out, Index in, float* packed, Index panel_step) {

@@ -17,9 +17,9 @@ constexpr Index kPanel = 32;  // columns; also the packed format of weights, the
 
 // y[rows, kPanel] (+)= x[rows, k] @ panel[k, kPanel].
 //   x_stride, panel_stride, y_stride: floats from one row to the next
-//   ahead: memory of the same size as the panel that will be wanted next, or null
+//   next: a panel [k, kPanel] without gaps that will be wanted after this one and is fetched meanwhile, or null
 void multiply_panel(const float* x, Index x_stride, Index rows, const float* panel, Index panel_stride, Index k,
-                    float* y, Index y_stride, bool accumulate, const float* ahead = nullptr);
+                    float* y, Index y_stride, bool accumulate, const float* next = nullptr);
 
 // panel[k * kPanel + j] = rows[j][k] for k < length: kPanel rows laid out as the columns of a panel.
 void transpose_into_panel(const float* const rows[kPanel], Index length, float* panel);
@@ -31,8 +31,6 @@ struct Weights {
 
   Index count() const { return (out + kPanel - 1) / kPanel; }
   const float* panel(Index i) const { return panels + i * in * kPanel; }
-  // What to fetch while panel i is in use: the next one.
-  const float* after(Index i) const { return i + 1 < count() ? panel(i + 1) : nullptr; }
   Index width(Index i) const { return out - i * kPanel < kPanel ? out - i * kPanel : kPanel; }
 };
 
