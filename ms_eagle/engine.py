@@ -12,9 +12,10 @@ The last token of a prompt is not read: it is the first root, so that the first 
 out of a cycle like every other one.
 """
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,8 @@ from ms_eagle.answer import Answer
 from ms_eagle.cycle import HEALTHY, TEACHER_NOT_FINITE
 from ms_eagle.errors import UserError
 from ms_eagle.generation import Completion, GenerationOptions, Seconds
+from ms_eagle.observer import Observer, TurnName
+from ms_eagle.prefill import windows
 from ms_eagle.sampling import params_tensor
 from ms_eagle.tokenizer import Tokenizer
 from ms_eagle.uniform import uniform_table
@@ -42,6 +45,7 @@ class Graphs(Protocol):
         positions: P, how many absolute positions a call may name.
         capacity: most tokens of a sequence, prompt and answer together.
         drafter, kernels, mode: names for reports.
+        observer: hears of every request; None where nobody listens.
     """
 
     batch: int
@@ -52,6 +56,7 @@ class Graphs(Protocol):
     drafter: str
     kernels: str
     mode: str
+    observer: Observer | None
 
     def prefill(self) -> nn.Cell:
         """The Cell that reads a chunk."""
@@ -95,7 +100,8 @@ class Engine:
 
     def warm_up(self, options: GenerationOptions) -> None:
         """Compile what ``options`` need and run it once on idle sequences: only the trash slot changes."""
-        self._warm_up([options])
+        with self._watched():
+            self._warm_up([options])
 
     def _warm_up(self, options: Sequence[GenerationOptions]) -> None:
         greedy = _plain(options)
@@ -120,6 +126,7 @@ class Engine:
         on_text: OnText | None = None,
         *,
         reuse_prefix: bool = False,
+        names: Sequence[TurnName] | None = None,
     ) -> list[Completion]:
         """Continue every prompt; B of them at a time.
 
@@ -128,6 +135,7 @@ class Engine:
             options: the same for all of them, or one for each.
             on_text: called with the index of a prompt and a new piece of its answer.
             reuse_prefix: keep what the caches already hold of a prompt's beginning (multi-turn chat).
+            names: what the prompts are called in a trace.
 
         Raises:
             UserError: an empty prompt, one that leaves no room for an answer, an id outside the
@@ -136,14 +144,27 @@ class Engine:
         each = [options] * len(prompts) if isinstance(options, GenerationOptions) else list(options)
         for prompt, wanted in zip(prompts, each, strict=True):
             self.check_prompt(prompt, wanted)
+        if self.graphs.observer is not None:
+            self.graphs.observer.announce(names)
         completions: list[Completion] = []
         for first in range(0, len(prompts), self.graphs.batch):
             group = slice(first, first + self.graphs.batch)
             shown = None if on_text is None else _shifted(first, on_text)
-            completions += self._generate_group(prompts[group], each[group], shown, reuse_prefix)
+            with self._watched():
+                completions += self._generate_group(prompts[group], each[group], shown, reuse_prefix)
             if completions[len(completions) - 1].finish_reason == "interrupted":
                 break
         return completions
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Tell the observer, if there is one, of whatever goes wrong inside."""
+        try:
+            yield
+        except Exception as error:
+            if self.graphs.observer is not None:
+                self.graphs.observer.fail(error)
+            raise
 
     def check_prompt(self, prompt: Sequence[int], options: GenerationOptions) -> None:
         """Refuse a prompt that cannot be continued; compiles nothing.
@@ -151,19 +172,20 @@ class Engine:
         Raises:
             UserError: see ``generate``.
         """
-        if not prompt:
-            raise UserError("the prompt is empty; expected at least one token: write some text.")
-        if len(prompt) >= self.graphs.capacity and options.max_new_tokens > 0:
-            raise UserError(
-                f"the prompt has {len(prompt)} tokens, which leaves no room for an answer in "
-                f"model.max_length={self.graphs.capacity}: shorten it or raise model.max_length."
-            )
-        highest = self.graphs.vocab_size - 1
-        if min(prompt) < 0 or max(prompt) > highest:
-            raise UserError(
-                f"the prompt holds the token id {min(prompt) if min(prompt) < 0 else max(prompt)}, outside "
-                f"the model's 0..{highest}: is the tokenizer that of another model?"
-            )
+        with self._watched():
+            if not prompt:
+                raise UserError("the prompt is empty; expected at least one token: write some text.")
+            if len(prompt) >= self.graphs.capacity and options.max_new_tokens > 0:
+                raise UserError(
+                    f"the prompt has {len(prompt)} tokens, which leaves no room for an answer in "
+                    f"model.max_length={self.graphs.capacity}: shorten it or raise model.max_length."
+                )
+            highest = self.graphs.vocab_size - 1
+            if min(prompt) < 0 or max(prompt) > highest:
+                raise UserError(
+                    f"the prompt holds the token id {min(prompt) if min(prompt) < 0 else max(prompt)}, outside "
+                    f"the model's 0..{highest}: is the tokenizer that of another model?"
+                )
 
     def _generate_group(
         self,
@@ -172,7 +194,9 @@ class Engine:
         on_text: OnText | None,
         reuse_prefix: bool,
     ) -> list[Completion]:
-        run = _Run(self, prompts, options, on_text)
+        run, observer = _Run(self, prompts, options, on_text), self.graphs.observer
+        if observer is not None:
+            observer.begin(prompts, options)
         if any(answer.finish_reason is None for answer in run.answers):
             self._warm_up(options)
             try:
@@ -181,7 +205,10 @@ class Engine:
                     run.cycle()
             except KeyboardInterrupt:
                 run.interrupt()
-        return run.completions()
+        completions = run.completions()
+        if observer is not None:
+            observer.end(*run.committed(), completions)
+        return completions
 
     def _controls(self, options: Sequence[GenerationOptions]) -> tuple[Tensor, Tensor]:
         """Sampling numbers ``[B, 5]`` and the uniform of every position ``[B, P]``, on the device.
@@ -239,18 +266,14 @@ class _Run:
         self._reused = at.copy()
         graphs.start_request(self._sequences)
         end = np.where(self.active, self._n, at)
-        while (at < end).any():
-            count = np.minimum(end - at, graphs.chunk).astype(np.int32)
-            window = np.zeros((graphs.batch, graphs.chunk + 1), np.int32)
-            for row, sequence in enumerate(self._sequences):
-                part = sequence[at[row] : at[row] + graphs.chunk + 1]
-                window[row, : len(part)] = part
-            self._state = graphs.prefill()(Tensor(window), Tensor(at), Tensor(count), self._state)
-            at = at + count
-            for row in range(graphs.batch):
-                engine._cached[row] = self._sequences[row][: at[row]]
+        for window, start, count in windows(self._sequences, at, end, graphs.chunk):
+            self._state = graphs.prefill()(Tensor(window), Tensor(start), Tensor(count), self._state)
+            for row, length in enumerate(start + count):
+                engine._cached[row] = self._sequences[row][:length]
         ms.runtime.synchronize()  # a device runs behind the host: its time belongs to the prefill
         self._decode_begin = time.perf_counter()
+        if graphs.observer is not None:
+            graphs.observer.read(self._reused, self._decode_begin - self._begin)
 
     def cycle(self) -> None:
         """Run one cycle, read its report and hand the tokens to their answers."""
@@ -284,6 +307,10 @@ class _Run:
         """End what is unfinished, keeping what was produced."""
         for answer in self.answers:
             answer.end("interrupted")
+
+    def committed(self) -> tuple[list[list[int]], np.ndarray]:
+        """All B sequences, and how many tokens of each are committed, ``[B]``."""
+        return self._sequences, self._n
 
     def completions(self) -> list[Completion]:
         """The finished answers, in the order of the prompts."""

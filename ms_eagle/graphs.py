@@ -18,6 +18,7 @@ class TeacherGraphs:
 
     drafter = "none"
     mode = "performance"
+    observer = None
     width = 1
 
     def __init__(self, teacher: Teacher, *, chunk: int, capacity: int, kernels: str) -> None:
