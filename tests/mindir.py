@@ -4,7 +4,22 @@ from collections import Counter
 from pathlib import Path
 
 import mindspore as ms
+import numpy as np
 from mindspore.train import mind_ir_pb2
+
+# Where an operator takes indices.
+_INDEX_INPUTS = {
+    "Gather": (1,),
+    "GatherD": (2,),
+    "GatherNd": (1,),
+    "ScatterUpdate": (1,),
+    "ScatterNdUpdate": (1,),
+    "TensorScatterElements": (1,),
+    "TensorScatterUpdate": (1,),
+    "StridedSlice": (1, 2),
+    "Slice": (1,),
+}
+_NUMPY = {1: np.float32, 3: np.int8, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16}
 
 
 class MindIR:
@@ -31,6 +46,16 @@ class MindIR:
         """All nodes of one operator."""
         return [node for node in self.nodes if self.operator(node) == operator]
 
+    def constant_indices(self) -> list[int]:
+        """Every constant number that a gather, scatter or slice of the graph is given as an index."""
+        return [
+            number
+            for node in self.nodes
+            for place in _INDEX_INPUTS.get(self.operator(node), ())
+            if node.input[place] in self.constants
+            for number in _integers(self.constants[node.input[place]])
+        ]
+
     def dimensions(self) -> list[int]:
         """Every dimension of every node's result; a dynamic one is negative."""
 
@@ -47,6 +72,16 @@ class MindIR:
             for tensor in tensors(attribute)
             for dim in tensor.dims
         ]
+
+
+def _integers(attribute) -> list[int]:
+    """The integers of a constant: a number, a tuple of them, or a tensor."""
+    found = [attribute.i] if attribute.type == attribute.INT64 else []
+    for value in attribute.values:
+        found += _integers(value)
+    for tensor in attribute.tensors:
+        found += np.frombuffer(tensor.raw_data, _NUMPY[tensor.data_type]).astype(np.int64).tolist()
+    return found
 
 
 def export(cell, inputs, directory: Path) -> MindIR:

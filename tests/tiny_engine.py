@@ -42,6 +42,11 @@ def decoder(model) -> DecoderConfig:
     return DecoderConfig.from_hf(settings | {"architectures": [type(model).__name__]})
 
 
+def eager(config):
+    """The default kernel for a teacher's or a head's sizes."""
+    return EagerAttention(config.head_dim)
+
+
 def weights(model) -> dict[str, np.ndarray]:
     return {key: value.detach().numpy() for key, value in model.state_dict().items()}
 
@@ -52,7 +57,7 @@ def teacher(model, *, batch=1, rows=1, taps=(), kernel=None, dtype=ms.float32, c
     return Teacher(
         config,
         weights(model).__getitem__,
-        kernel or EagerAttention(config.head_dim),
+        (kernel or eager)(config),
         dtype,
         batch=batch,
         slots=slots,
@@ -61,17 +66,18 @@ def teacher(model, *, batch=1, rows=1, taps=(), kernel=None, dtype=ms.float32, c
     )
 
 
-def plain(model, *, batch=1, tokenizer=None, capacity=CAPACITY, chunk=CHUNK) -> Engine:
+def plain(model, *, batch=1, capacity=CAPACITY, chunk=CHUNK, kernel=eager, dtype=ms.float32) -> Engine:
     """A teacher-only engine."""
     graphs = TeacherGraphs(
-        teacher(model, batch=batch, capacity=capacity), chunk=chunk, capacity=capacity, kernels="eager"
+        teacher(model, batch=batch, capacity=capacity, kernel=kernel, dtype=dtype),
+        chunk=chunk,
+        capacity=capacity,
+        kernels="eager",
     )
-    return Engine(
-        graphs, tokenizer or CharacterTokenizer(), directory=Path(), dtype="float32", load_seconds=0.0
-    )
+    return Engine(graphs, CharacterTokenizer(), directory=Path(), dtype="float32", load_seconds=0.0)
 
 
-def random_head(model, *, taps=(0, 1), draft_vocabulary=32, seed=0, scale=0.3) -> Head:
+def random_head(model, *, taps=(0, 1), draft_vocabulary=32, seed=0, scale=0.3, head_dim=8) -> Head:
     """A head of random weights: its proposals are as good as none."""
     config = decoder(model)
     own = HeadConfig(
@@ -81,12 +87,12 @@ def random_head(model, *, taps=(0, 1), draft_vocabulary=32, seed=0, scale=0.3) -
         intermediate_size=40,
         num_heads=4,
         num_kv_heads=2,
-        head_dim=8,
+        head_dim=head_dim,
         num_layers=1,
         vocab_size=config.vocab_size,
         draft_vocab_size=draft_vocabulary,
         rms_norm_eps=1e-5,
-        rope=RopeConfig(8, 1e4, "default", {}, 128),
+        rope=RopeConfig(head_dim, 1e4, "default", {}, 128),
         taps=taps,
         fc_norm=False,
         norm_before_fc=False,
@@ -122,19 +128,18 @@ def eagle(
     confidence=0.0,
     capacity=CAPACITY,
     chunk=CHUNK,
-    kernel=EagerAttention,
+    kernel=eager,
     dtype=ms.float32,
 ) -> Engine:
     """A speculating engine: with a given head, or a synthetic drafter of some acceptance."""
     head = head or random_head(model)
-    config = decoder(model)
     verifier = teacher(
         model,
         batch=batch,
         rows=shape.rows,
         taps=head.config.taps,
         capacity=capacity,
-        kernel=kernel(config.head_dim),
+        kernel=kernel,
         dtype=dtype,
     )
     slots = capacity + (shape.depth - 1) * shape.branch + 1
@@ -142,7 +147,7 @@ def eagle(
         head,
         verifier.embedding,
         verifier.unembedding,
-        EagerAttention(head.config.head_dim),
+        kernel(head.config),
         dtype,
         batch=batch,
         slots=slots,
