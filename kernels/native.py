@@ -31,7 +31,7 @@ class Operators:
     def __init__(self, library: Library) -> None:
         self.library = library
         residual_first = ("x", "residual", "norm", "qkv", "qkv_bias", "q_norm", "k_norm", "out", "out_bias")
-        rest = ("cos", "sin", "positions", "slots", "visible", "keys", "values", "eps")
+        rest = ("cos", "sin", "positions", "slots", "visible", "keys", "values", "layout", "eps")
         self.attention_block = self._make(
             "AttentionBlock",
             (*residual_first, *rest),
@@ -76,10 +76,14 @@ class Operators:
         )
 
     def commit(self, caches: int) -> ops.Custom:
-        """``(source [B,A], target [B,A], *caches) ->`` int32 ``[1]``; the caches are written."""
+        """``(source [B,A], target [B,A], layout, *caches) ->`` int32 ``[1]``; the caches are written."""
         names = tuple(f"cache{i}" for i in range(caches))
         return self._make(
-            "CommitRows", ("source", "target", *names), lambda *_: (1,), lambda *_: ms.int32, writes=names
+            "CommitRows",
+            ("source", "target", "layout", *names),
+            lambda *_: (1,),
+            lambda *_: ms.int32,
+            writes=names,
         )
 
     def _make(
@@ -110,6 +114,7 @@ class AttentionBlock(nn.Cell):
         qkv: weights ``[(H + 2 H_kv) * d, A]``: q, k and v one after another.
         out: weights ``[E, H * d]``.
         eps: of every RMSNorm in the block.
+        cache_shape: ``(B, H_kv, S, d)``, see ``ms_eagle.kv_cache``.
         norm: ``[A]``, or None when ``x`` comes normed.
         qkv_bias: ``[(H + 2 H_kv) * d]``, or None.
         out_bias: ``[E]``, or None.
@@ -123,6 +128,7 @@ class AttentionBlock(nn.Cell):
         qkv: np.ndarray,
         out: np.ndarray,
         eps: float,
+        cache_shape: tuple[int, int, int, int],
         *,
         norm: np.ndarray | None = None,
         qkv_bias: np.ndarray | None = None,
@@ -135,6 +141,7 @@ class AttentionBlock(nn.Cell):
         self.out = _parameter(operators.library.pack(out), "out")
         self.norm, self.qkv_bias, self.out_bias = _vector(norm), _vector(qkv_bias), _vector(out_bias)
         self.q_norm, self.k_norm, self.eps = _vector(q_norm), _vector(k_norm), _scalar(eps)
+        self.layout = _layout(cache_shape)
         self.run = operators.attention_block
 
     def construct(
@@ -158,7 +165,7 @@ class AttentionBlock(nn.Cell):
             positions: ``[B, N]`` int32 in ``[0, P)``.
             slots: ``[B, N]`` int32 in ``[0, S)``.
             visible: ``[B, N, 2 + X]`` int32, the module's docstring says what.
-            keys: Parameter ``[B, H_kv, S, d]``; values: the same.
+            keys: Parameter ``[B, H_kv, S, d]``, or as rows ``[B * H_kv * S, d]``; values: the same.
 
         Returns:
             ``[B, N, E]``.
@@ -180,6 +187,7 @@ class AttentionBlock(nn.Cell):
             visible,
             keys,
             values,
+            self.layout,
             self.eps,
         )
 
@@ -286,10 +294,19 @@ class RMSNorm(nn.Cell):
 
 
 class Commit(nn.Cell):
-    """Moves accepted rows of every layer's caches: all are read before any is written."""
+    """Moves accepted rows of every layer's caches: all are read before any is written.
 
-    def __init__(self, operators: Operators, caches: ParameterTuple) -> None:
+    Args:
+        operators: of the loaded library.
+        caches: keys and values of every layer, in any order.
+        cache_shape: ``(B, H_kv, S, d)``.
+    """
+
+    def __init__(
+        self, operators: Operators, caches: ParameterTuple, cache_shape: tuple[int, int, int, int]
+    ) -> None:
         super().__init__()
+        self.layout = _layout(cache_shape)
         self.caches = caches
         self.run = operators.commit(len(caches))
 
@@ -299,7 +316,7 @@ class Commit(nn.Cell):
         Returns:
             int32 ``[1]``, the number of rows moved.
         """
-        return self.run(source, target, *self.caches)
+        return self.run(source, target, self.layout, *self.caches)
 
 
 def _first(first: object, *_: object) -> object:
@@ -314,6 +331,11 @@ def _vector(array: np.ndarray | None) -> Parameter | Tensor:
     if array is None:
         return Tensor(ABSENT)
     return _parameter(array, "vector")
+
+
+def _layout(cache_shape: tuple[int, int, int, int]) -> Tensor:
+    _, heads, slots, _ = cache_shape
+    return Tensor(np.array([heads, slots], np.int32))
 
 
 def _scalar(value: float) -> Tensor:

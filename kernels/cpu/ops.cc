@@ -23,6 +23,26 @@ Weights packed(const Arguments& args, int at, const char* name, Index out, Index
   return Weights{args.floats(at, name, {panels_of(out), in, kPanel}), out, in};
 }
 
+// Heads and slots of a cache, int32 [2]: its memory does not tell them when it is laid out as rows.
+struct CacheLayout {
+  Index heads, slots;
+
+  CacheLayout(const Arguments& args, int at) {
+    const int32_t* sizes = args.ints(at, "cache layout", {2});
+    heads = sizes[0];
+    slots = sizes[1];
+    if (heads < 1 || slots < 1)
+      args.fail("cache layout is " + std::to_string(heads) + " heads of " + std::to_string(slots) +
+                " slots; expected at least one of each");
+  }
+};
+
+// A cache, [B, Hkv, S, d] or the same memory as rows, [B * Hkv * S, d].
+float* cache(const Arguments& args, int at, const char* name, Index batch, const CacheLayout& layout, Index size) {
+  if (args.rank(at) == 2) return args.floats(at, name, {batch * layout.heads * layout.slots, size});
+  return args.floats(at, name, {batch, layout.heads, layout.slots, size});
+}
+
 void check_range(const Arguments& args, const char* name, const int32_t* values, Index count, Index end) {
   for (Index i = 0; i < count; ++i)
     if (values[i] < 0 || values[i] >= end)
@@ -58,14 +78,16 @@ using namespace ms_eagle;
 
 // x [B,N,A], residual [B,N,E], norm [A] or absent, qkv weights (A -> (H + 2 Hkv) d), qkv bias or absent,
 // q norm [d] or absent, k norm [d] or absent, out weights (H d -> E), out bias [E] or absent, cos [P,d/2], sin,
-// positions [B,N], slots [B,N], visible [B,N,2+X], keys [B,Hkv,S,d] and values (written), eps [1] -> [B,N,E]:
+// positions [B,N], slots [B,N], visible [B,N,2+X], keys and values (caches, written), (Hkv, S) int32 [2], eps [1]
+// -> [B,N,E]:
 // residual + out(attend(rotate(qkv(norm(x))))).
 MS_EAGLE_OP(AttentionBlock) {
   return guard(extra, [&] {
-    const Arguments args("AttentionBlock", 18, count, data, ranks, shapes, types);
+    const Arguments args("AttentionBlock", 19, count, data, ranks, shapes, types);
     const Index batch = args.dim(0, 0, "x"), rows = args.dim(0, 1, "x"), in = args.dim(0, 2, "x");
     const Index width = args.dim(1, 2, "residual"), mixed = args.dim(7, 1, "out weights");
-    const Index kv_heads = args.dim(14, 1, "keys"), slots = args.dim(14, 2, "keys"), size = args.dim(14, 3, "keys");
+    const CacheLayout layout(args, 16);
+    const Index kv_heads = layout.heads, slots = layout.slots, size = args.dim(14, args.rank(14) - 1, "keys");
     if (size % 2 || size > kMostHeadSize)
       args.fail("the head size is " + std::to_string(size) + "; expected an even one up to " +
                 std::to_string(kMostHeadSize));
@@ -78,7 +100,7 @@ MS_EAGLE_OP(AttentionBlock) {
     const float* residual = args.floats(1, "residual", {batch, rows, width});
     const Weights qkv = packed(args, 3, "qkv weights", all_heads * size, in);
     const float* qkv_bias = args.optional_floats(4, "qkv bias", {all_heads * size});
-    const float eps = args.floats(16, "eps", {1})[0];
+    const float eps = args.floats(17, "eps", {1})[0];
     const Rotary rotary{args.floats(9, "cos", {positions, size / 2}),
                         args.floats(10, "sin", {positions, size / 2}),
                         args.ints(11, "positions", {batch, rows}),
@@ -91,9 +113,9 @@ MS_EAGLE_OP(AttentionBlock) {
     check_range(args, "positions", rotary.positions, total, positions);
     check_range(args, "slots", where, total, slots);
     const Visible visible = visible_lists(args, 13, batch, rows, slots);
-    float* keys = args.floats(14, "keys", {batch, kv_heads, slots, size});
-    float* values = args.floats(15, "values", {batch, kv_heads, slots, size});
-    float* y = args.floats(17, "result", {batch, rows, width});
+    float* keys = cache(args, 14, "keys", batch, layout, size);
+    float* values = cache(args, 15, "values", batch, layout, size);
+    float* y = args.floats(18, "result", {batch, rows, width});
     args.optional_floats(2, "norm", {in});
     Scratch scratch(total * (in + all_heads * size + mixed) + attend_scratch(shape, visible));
     float* heads = scratch.take(total * all_heads * size);
@@ -240,29 +262,31 @@ MS_EAGLE_OP(AttendRows) {
   });
 }
 
-// from int32 [B,A], to int32 [B,A], then any number of caches [B,Hkv,S,d] (written) -> int32 [1], rows moved:
+// from int32 [B,A], to int32 [B,A], (Hkv, S) int32 [2], then any number of caches (written) -> int32 [1], rows moved:
 // slot to[i] takes what slot from[i] held before the call.
 MS_EAGLE_OP(CommitRows) {
   return guard(extra, [&] {
-    const Arguments args("CommitRows", std::max(count, 4), count, data, ranks, shapes, types);
-    const Index batch = args.dim(0, 0, "from"), length = args.dim(0, 1, "from"), slots = args.dim(2, 2, "cache");
+    const Arguments args("CommitRows", std::max(count, 5), count, data, ranks, shapes, types);
+    const Index batch = args.dim(0, 0, "from"), length = args.dim(0, 1, "from");
+    const CacheLayout layout(args, 2);
+    const Index slots = layout.slots;
     const int32_t* from = args.ints(0, "from", {batch, length});
     const int32_t* to = args.ints(1, "to", {batch, length});
     check_range(args, "from", from, batch * length, slots);
     check_range(args, "to", to, batch * length, slots);
     int32_t* moved = args.ints(count - 1, "result", {1});
     Index most = 0;
-    for (int at = 2; at < count - 1; ++at) {
-      const Index heads = args.dim(at, 1, "cache"), size = args.dim(at, 3, "cache");
-      args.floats(at, "cache", {batch, heads, slots, size});
+    for (int at = 3; at < count - 1; ++at) {
+      const Index size = args.dim(at, args.rank(at) - 1, "cache");
+      cache(args, at, "cache", batch, layout, size);
       most = std::max(most, size);
     }
     std::vector<float> held(length * most);
-    for (int at = 2; at < count - 1; ++at) {
-      const Index heads = shapes[at][1], size = shapes[at][3];
-      for (Index row = 0; row < batch * heads; ++row) {
+    for (int at = 3; at < count - 1; ++at) {
+      const Index size = shapes[at][ranks[at] - 1];
+      for (Index row = 0; row < batch * layout.heads; ++row) {
         float* cache = static_cast<float*>(data[at]) + row * slots * size;
-        const Index list = row / heads * length;
+        const Index list = row / layout.heads * length;
         for (Index i = 0; i < length; ++i)
           if (from[list + i] != to[list + i])
             std::copy_n(cache + from[list + i] * size, size, held.data() + i * size);

@@ -105,6 +105,10 @@ class Layer:
             self.sin,
         ]
 
+    @property
+    def layout(self):
+        return np.array([self.sizes.kv_heads, self.sizes.slots], np.int32)
+
     def caches(self):
         s = self.sizes
         shape = (s.batch, s.kv_heads, s.slots, s.size)
@@ -112,7 +116,7 @@ class Layer:
 
     def run(self, x, positions, slots, visible, keys, values):
         y = np.empty_like(x)
-        inputs = (x, x, *self.packed, positions, slots, visible, keys, values, EPS)
+        inputs = (x, x, *self.packed, positions, slots, visible, keys, values, self.layout, EPS)
         self.library.call("AttentionBlock", inputs, (y,))
         return y
 
@@ -320,7 +324,8 @@ def check_tree_chunk_and_single_rows_agree_bitwise(library, rng):
     source, target = np.full((s.batch, room), trash, np.int32), np.full((s.batch, room), trash, np.int32)
     source[:, :length], target[:, :length] = free[members], context + np.arange(length)
     moved = np.empty(1, np.int32)
-    library.call("CommitRows", (source, target, keys, values), (moved,))
+    as_rows = values.reshape(-1, s.size)  # either form of a cache will do
+    library.call("CommitRows", (source, target, layer.layout, keys, as_rows), (moved,))
     assert moved[0] == (source != target).sum()
     end = context + length
     assert keys[:, :, :end].tobytes() == single_keys[:, :, :end].tobytes()
@@ -398,7 +403,10 @@ def check_malformed_calls_are_refused(library, rng):
     visible = visible_lists([[(r + 1, ()) for r in range(s.rows)]], 3)
     columns = np.array([20], np.int32)
     calls = {
-        "AttentionBlock": ([x, x, *layer.packed, index, index, visible, keys, values, EPS], [x.copy()]),
+        "AttentionBlock": (
+            [x, x, *layer.packed, index, index, visible, keys, values, layer.layout, EPS],
+            [x.copy()],
+        ),
         "MlpBlock": (
             [
                 x,
@@ -423,7 +431,7 @@ def check_malformed_calls_are_refused(library, rng):
             [normal(rng, 1, 4, s.rows, 32), keys, values, visible],
             [np.empty((1, 4, s.rows, 32), np.float32)],
         ),
-        "CommitRows": ([index, index, keys, values], [np.zeros(1, np.int32)]),
+        "CommitRows": ([index, index, layer.layout, keys, values], [np.zeros(1, np.int32)]),
         "TopRows": ([x[0]], [np.empty((s.rows, 3), np.float32), np.empty((s.rows, 3), np.int32)]),
     }
     refusals = []
