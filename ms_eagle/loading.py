@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import mindspore as ms
@@ -19,12 +20,88 @@ from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.head_checkpoint import Head, load_head
 from ms_eagle.progress import Progress
 from ms_eagle.proposer import Eagle3Proposer
+from ms_eagle.reference_loading import ReferenceMode
 from ms_eagle.synthetic import SyntheticEngine, SyntheticProposer, random_head
 from ms_eagle.teacher import Teacher
-from ms_eagle.tokenizer import load_tokenizer
+from ms_eagle.tokenizer import Tokenizer, load_tokenizer
 from ms_eagle.tree import TreeShape
 
 _REORDERS = {"fast": FastReorder, "full": FullReorder}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A teacher's files, read and checked against each other; its weights are not loaded yet.
+
+    Attributes:
+        directory: holds them.
+        checkpoint, decoder, tokenizer: what they say.
+    """
+
+    directory: Path
+    checkpoint: Checkpoint
+    decoder: DecoderConfig
+    tokenizer: Tokenizer
+
+
+def open_model(config: Config, progress: Progress) -> Model:
+    """Find and check the files of ``model.source``.
+
+    Raises:
+        UserError: they cannot be had, are damaged, do not belong together or do not fit ``config``.
+    """
+    source, length = config.model.source, config.model.max_length
+    files = sources.resolve(source, cache_dir=_cache_dir(config), progress=progress)
+    checkpoint = Checkpoint.open(files.directory)
+    decoder = DecoderConfig.from_hf(checkpoint.config)
+    checkpoint.check(decoder.tensor_shapes(), decoder.ignorable_tensors())
+    if length > decoder.rope.max_positions:
+        raise UserError(
+            f"model.max_length is {length}, but the model was made for {decoder.rope.max_positions} "
+            "positions: set model.max_length to that or less."
+        )
+    tokenizer = load_tokenizer(files.directory)
+    if tokenizer.vocab_size > decoder.vocab_size:
+        raise UserError(
+            f"{files.directory}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
+            f"{decoder.vocab_size}: they do not belong together."
+        )
+    return Model(files.directory, checkpoint, decoder, tokenizer)
+
+
+def start_device(config: Config) -> tuple[str, ms.Type]:
+    """Start the device; return the name of the attention kernels and the number format.
+
+    Raises:
+        UserError: a combination of device, kernels and dtype that cannot work.
+    """
+    name = device.start(config.execution.device, config.execution.threads)
+    number = device.dtype(config.model.dtype, name)
+    return device.kernels(config.execution.kernels, name, number), number
+
+
+def load_teacher(
+    model: Model,
+    kernels: str,
+    number: ms.Type,
+    progress: Progress,
+    *,
+    batch: int,
+    slots: int,
+    taps: tuple[int, ...],
+) -> Teacher:
+    """The teacher's Cell with its weights; arguments as for ``Teacher``."""
+    with progress.steps("loading weights", len(model.decoder.tensor_shapes())) as step:
+        return Teacher(
+            model.decoder,
+            _counted(model.checkpoint.read, step.advance),
+            device.attention(kernels, model.decoder),
+            number,
+            batch=batch,
+            slots=slots,
+            positions=slots,
+            taps=taps,
+        )
 
 
 def load_engine(config: Config, progress: Progress | None = None) -> Engine:
@@ -36,41 +113,18 @@ def load_engine(config: Config, progress: Progress | None = None) -> Engine:
     """
     begin = time.perf_counter()
     progress = progress or Progress(quiet=True)
-    model, execution = config.model, config.execution
     shape = TreeShape(config.tree.budget, config.tree.depth, config.tree.branch)
-    files = sources.resolve(model.source, cache_dir=_cache_dir(config), progress=progress)
-    checkpoint = Checkpoint.open(files.directory)
-    decoder = DecoderConfig.from_hf(checkpoint.config)
-    checkpoint.check(decoder.tensor_shapes(), decoder.ignorable_tensors())
-    if model.max_length > decoder.rope.max_positions:
-        raise UserError(
-            f"model.max_length is {model.max_length}, but the model was made for "
-            f"{decoder.rope.max_positions} positions: set model.max_length to that or less."
-        )
-    tokenizer = load_tokenizer(files.directory)
-    if tokenizer.vocab_size > decoder.vocab_size:
-        raise UserError(
-            f"{files.directory}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
-            f"{decoder.vocab_size}: they do not belong together."
-        )
-    head = _head(config, decoder, progress)
-    name = device.start(execution.device, execution.threads)
-    number = device.dtype(model.dtype, name)
-    kernels = device.kernels(execution.kernels, name, number)
-    rows = 1 if head is None else shape.rows
-    slots = model.max_length + rows + 1
-    with progress.steps("loading weights", len(decoder.tensor_shapes())) as step:
-        teacher = Teacher(
-            decoder,
-            _counted(checkpoint.read, step.advance),
-            device.attention(kernels, decoder),
-            number,
-            batch=execution.batch_size,
-            slots=slots,
-            positions=slots,
-            taps=() if head is None else head.config.taps,
-        )
-    common = {"chunk": execution.prefill_chunk, "capacity": model.max_length, "kernels": kernels}
+    check_drafter(config)
+    model = open_model(config, progress)
+    head = find_head(config, model.decoder, progress)
+    if head is not None:
+        shape.check_vocabulary(head.config.draft_vocab_size)
+    kernels, number = start_device(config)
+    length, batch = config.model.max_length, config.execution.batch_size
+    slots = length + (1 if head is None else shape.rows) + 1
+    taps = () if head is None else head.config.taps
+    teacher = load_teacher(model, kernels, number, progress, batch=batch, slots=slots, taps=taps)
+    common = {"chunk": config.execution.prefill_chunk, "capacity": length, "kernels": kernels}
     kind: type[Engine] = Engine
     if head is None:
         graphs = TeacherGraphs(teacher, **common)
@@ -86,36 +140,63 @@ def load_engine(config: Config, progress: Progress | None = None) -> Engine:
             shape,
             drafter=config.drafter.kind,
             confidence=config.tree.confidence,
-            reorder=_REORDERS[execution.commit],
+            reorder=_REORDERS[config.execution.commit],
             **common,
         )
     return kind(
         graphs,
-        tokenizer,
-        directory=files.directory,
-        dtype=model.dtype,
+        model.tokenizer,
+        directory=model.directory,
+        dtype=config.model.dtype,
         load_seconds=time.perf_counter() - begin,
     )
 
 
-def _cache_dir(config: Config) -> Path | None:
-    return Path(config.model.cache_dir).expanduser() if config.model.cache_dir else None
+def check_drafter(config: Config) -> None:
+    """Refuse a section ``drafter`` that lacks the head, before anything is fetched for it.
+
+    Raises:
+        UserError: ``drafter.source`` is missing.
+    """
+    if config.drafter.kind == "eagle3" and config.drafter.source is None:
+        raise UserError(
+            "drafter.kind is eagle3, but drafter.source is missing: set it to the directory of a head "
+            "or to hf:org/name."
+        )
 
 
-def _head(config: Config, decoder: DecoderConfig, progress: Progress) -> Head | None:
-    """The head that the section ``drafter`` asks for."""
+def find_head(config: Config, decoder: DecoderConfig, progress: Progress) -> Head | None:
+    """The head that the section ``drafter`` asks for; None for the teacher alone.
+
+    Raises:
+        UserError: it cannot be had, is damaged, or belongs to another teacher; see ``load_head``.
+    """
     drafter = config.drafter
     if drafter.kind == "none":
         return None
     if drafter.kind == "synthetic":
         return random_head(decoder, drafter.taps)
-    if drafter.source is None:
-        raise UserError(
-            "drafter.kind is eagle3, but drafter.source is missing: set it to the directory of a head "
-            "or to hf:org/name."
-        )
-    files = sources.resolve(drafter.source, cache_dir=_cache_dir(config), progress=progress)
-    return load_head(files.directory, teacher=decoder, taps=drafter.taps, rope_theta=drafter.rope_theta)
+    directory = head_directory(config, progress)
+    return load_head(directory, teacher=decoder, taps=drafter.taps, rope_theta=drafter.rope_theta)
+
+
+def head_directory(config: Config, progress: Progress) -> Path:
+    """Where the files of ``drafter.source`` are.
+
+    Raises:
+        UserError: they cannot be had.
+    """
+    check_drafter(config)
+    try:
+        return sources.resolve(
+            config.drafter.source, cache_dir=_cache_dir(config), progress=progress
+        ).directory
+    except UserError as error:
+        raise UserError(f"drafter.source: {error}") from error
+
+
+def _cache_dir(config: Config) -> Path | None:
+    return Path(config.model.cache_dir).expanduser() if config.model.cache_dir else None
 
 
 def _drafter(
