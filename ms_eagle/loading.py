@@ -20,7 +20,7 @@ from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.head_checkpoint import Head, load_head
 from ms_eagle.progress import Progress
 from ms_eagle.proposer import Eagle3Proposer
-from ms_eagle.reference_loading import ReferenceMode
+from ms_eagle.sources import ModelFiles
 from ms_eagle.synthetic import SyntheticEngine, SyntheticProposer, random_head
 from ms_eagle.teacher import Teacher
 from ms_eagle.tokenizer import Tokenizer, load_tokenizer
@@ -34,11 +34,11 @@ class Model:
     """A teacher's files, read and checked against each other; its weights are not loaded yet.
 
     Attributes:
-        directory: holds them.
+        files: where they are and came from.
         checkpoint, decoder, tokenizer: what they say.
     """
 
-    directory: Path
+    files: ModelFiles
     checkpoint: Checkpoint
     decoder: DecoderConfig
     tokenizer: Tokenizer
@@ -66,7 +66,7 @@ def open_model(config: Config, progress: Progress) -> Model:
             f"{files.directory}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
             f"{decoder.vocab_size}: they do not belong together."
         )
-    return Model(files.directory, checkpoint, decoder, tokenizer)
+    return Model(files, checkpoint, decoder, tokenizer)
 
 
 def start_device(config: Config) -> tuple[str, ms.Type]:
@@ -77,7 +77,8 @@ def start_device(config: Config) -> tuple[str, ms.Type]:
     """
     name = device.start(config.execution.device, config.execution.threads)
     number = device.dtype(config.model.dtype, name)
-    return device.kernels(config.execution.kernels, name, number), number
+    wanted = "eager" if config.execution.mode == "reference" else config.execution.kernels
+    return device.kernels(wanted, name, number), number
 
 
 def load_teacher(
@@ -111,8 +112,16 @@ def load_engine(config: Config, progress: Progress | None = None) -> Engine:
         UserError: whatever is wrong with the sources, the files, or the combination of device, dtype,
             kernels and sizes.
     """
+    reference = ReferenceMode(config)
+    try:
+        return _load(config, progress or Progress(quiet=True), reference)
+    except Exception as error:
+        reference.fail(error)
+        raise
+
+
+def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engine:
     begin = time.perf_counter()
-    progress = progress or Progress(quiet=True)
     shape = TreeShape(config.tree.budget, config.tree.depth, config.tree.branch)
     check_drafter(config)
     model = open_model(config, progress)
@@ -143,10 +152,11 @@ def load_engine(config: Config, progress: Progress | None = None) -> Engine:
             reorder=_REORDERS[config.execution.commit],
             **common,
         )
+    reference.describe(graphs, model.directory, head, progress)
     return kind(
-        graphs,
+        reference.graphs(graphs, model.tokenizer),
         model.tokenizer,
-        directory=model.directory,
+        directory=model.files.directory,
         dtype=config.model.dtype,
         load_seconds=time.perf_counter() - begin,
     )
