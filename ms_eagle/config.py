@@ -15,7 +15,7 @@ from ms_eagle.errors import UserError
 # Names of the design that this version has. A name outside them is refused with this list: a new kernel or
 # mode is announced here and nowhere else.
 AVAILABLE_KERNELS = ("auto", "fused", "eager")
-AVAILABLE_MODES = ("performance",)
+AVAILABLE_MODES = ("performance", "reference")
 
 
 class Section(BaseModel):
@@ -88,6 +88,12 @@ class ExecutionSection(Section):
         "performance",
         description="`performance` compiles the whole step into one graph; `reference` runs it stage by stage"
         " with every invariant checked, for the same tokens.",
+    )
+    trace: str | None = Field(
+        None,
+        min_length=1,
+        description="File to write a trace to, in `reference` mode: every cycle's tree, choices, path and"
+        " times, one JSON object a line. An existing file is replaced. Schema: docs/trace.md.",
     )
     prefill_chunk: int = Field(
         64,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from ms_eagle.chat import ChatTemplate, Thinking
 from ms_eagle.engine import Engine
 from ms_eagle.generation import Completion, GenerationOptions
+from ms_eagle.observer import TurnName
 
 
 class Conversation:
@@ -47,7 +48,8 @@ class Conversation:
         turns = [*self.messages, {"role": "user", "content": text}]
         prompt = self._template.encode(turns, self._engine.tokenizer, thinking=self._thinking)
         show = None if on_text is None else (lambda _, piece: on_text(piece))
-        (completion,) = self._engine.generate([prompt], options, show, reuse_prefix=True)
+        name = TurnName("chat", 1 + sum(turn["role"] == "assistant" for turn in turns))
+        (completion,) = self._engine.generate([prompt], options, show, reuse_prefix=True, names=[name])
         if completion.token_ids or completion.finish_reason != "interrupted":
             self.messages = [*turns, {"role": "assistant", "content": completion.text}]
         return completion

@@ -181,9 +181,10 @@ class Engine:
                     f"model.max_length={self.graphs.capacity}: shorten it or raise model.max_length."
                 )
             highest = self.graphs.vocab_size - 1
-            if min(prompt) < 0 or max(prompt) > highest:
+            outside = [token for token in prompt if not 0 <= token <= highest]
+            if outside:
                 raise UserError(
-                    f"the prompt holds the token id {min(prompt) if min(prompt) < 0 else max(prompt)}, outside "
+                    f"the prompt holds the token id {outside[0]}, outside "
                     f"the model's 0..{highest}: is the tokenizer that of another model?"
                 )
 

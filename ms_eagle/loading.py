@@ -20,6 +20,7 @@ from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.head_checkpoint import Head, load_head
 from ms_eagle.progress import Progress
 from ms_eagle.proposer import Eagle3Proposer
+from ms_eagle.reference_loading import ReferenceMode
 from ms_eagle.sources import ModelFiles
 from ms_eagle.synthetic import SyntheticEngine, SyntheticProposer, random_head
 from ms_eagle.teacher import Teacher
@@ -152,7 +153,7 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
             reorder=_REORDERS[config.execution.commit],
             **common,
         )
-    reference.describe(graphs, model.directory, head, progress)
+    reference.describe(graphs, model.files.directory, head, progress)
     return kind(
         reference.graphs(graphs, model.tokenizer),
         model.tokenizer,

@@ -11,6 +11,7 @@ from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.generation import Completion, GenerationOptions
 from ms_eagle.loading import load_engine
+from ms_eagle.observer import TurnName
 from ms_eagle.progress import Progress
 from ms_eagle.report import Report
 from ms_eagle.sampling import SamplingParams
@@ -140,7 +141,10 @@ class Session:
         if live is not None:
             live.begin(asked[0].title(), asked[0].dialog.turns[len(asked[0].completions)])
             show = lambda _, piece: live.text(piece)  # noqa: E731
-        completions = self.engine.generate(prompts, self.options, show, reuse_prefix=reuse_prefix)
+        names = [TurnName(r.dialog.title or r.dialog.where, len(r.completions) + 1) for r in asked]
+        completions = self.engine.generate(
+            prompts, self.options, show, reuse_prefix=reuse_prefix, names=names
+        )
         if live is not None:
             live.end(completions[0])
         return completions

@@ -55,7 +55,8 @@ DRAFTERS = ("none", "eagle3", "synthetic")  # the values of drafter.kind
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
     args = parse(argv)
-    config = load_config(args.config, [*args.overrides, *drafter_overrides(args.drafter)])
+    trace = [] if args.trace is None else [f"execution.trace={json.dumps(args.trace)}"]
+    config = load_config(args.config, [*args.overrides, *drafter_overrides(args.drafter), *trace])
     texts = asked(args)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
@@ -92,6 +93,11 @@ def parse(argv: list[str]) -> Namespace:
         metavar="KIND|HEAD",
         help="replaces drafter.kind: none decodes with the teacher alone, eagle3 with the configured head,"
         " synthetic for measurements; anything else is a head for eagle3, a directory or hf:org/name",
+    )
+    how.add_argument(
+        "--trace",
+        metavar="JSONL",
+        help="write a trace, for tools/trace_view.py; needs --set execution.mode=reference",
     )
     how.add_argument("--json", action="store_true", help="print one JSON object for each answer, see below")
     parser.add_config_options()
