@@ -153,7 +153,7 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
             reorder=_REORDERS[config.execution.commit],
             **common,
         )
-    reference.describe(graphs, model.files.directory, head, progress)
+    reference.describe(graphs, model.files, head, progress)
     return kind(
         reference.graphs(graphs, model.tokenizer),
         model.tokenizer,

@@ -14,6 +14,7 @@ from ms_eagle.manifest import manifest, weight_hashes
 from ms_eagle.progress import Progress
 from ms_eagle.recorder import Recorder, describe
 from ms_eagle.reference import ReferenceGraphs
+from ms_eagle.sources import ModelFiles
 from ms_eagle.tokenizer import Tokenizer
 from ms_eagle.trace import SCHEMA, TraceWriter
 
@@ -43,12 +44,14 @@ class ReferenceMode:
         self._trace = None if execution.trace is None else TraceWriter(Path(execution.trace).expanduser())
         self._described = False
 
-    def describe(self, graphs: TeacherGraphs, directory: Path, head: Head | None, progress: Progress) -> None:
-        """Write the manifest of a loaded run, if there is a trace; ``directory`` holds the teacher."""
+    def describe(
+        self, graphs: TeacherGraphs, files: ModelFiles, head: Head | None, progress: Progress
+    ) -> None:
+        """Write the manifest of a loaded run, if there is a trace; ``files`` are the teacher's."""
         if self._trace is None:
             return
-        hashed = weight_hashes(directory, progress)
-        weights = {"model": {"origin": self._config.model.source, "files": hashed}, "head": None}
+        hashed = weight_hashes(files.directory, progress)
+        weights = {"model": {"origin": files.origin, "files": hashed}, "head": None}
         if head is not None and head.hashes:
             hashed = [{"file": name, "sha256": digest} for name, digest in head.hashes.items()]
             weights["head"] = {"origin": self._config.drafter.source, "files": hashed}
