@@ -319,6 +319,12 @@ class Commit(nn.Cell):
         return self.run(source, target, self.layout, *self.caches)
 
 
+def settle(library: Library, cell: nn.Cell) -> None:
+    """Move a loaded Cell's weights and caches to large memory pages, which stream faster; call it once."""
+    for parameter in cell.get_parameters():
+        library.settle(parameter.asnumpy())
+
+
 def _first(first: object, *_: object) -> object:
     return first
 
@@ -351,4 +357,5 @@ __all__ = [
     "Operators",
     "RMSNorm",
     "Vocabulary",
+    "settle",
 ]

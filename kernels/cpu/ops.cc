@@ -4,6 +4,7 @@
 // In every op [B, N, ...] are rows; "absent" is a tensor of shape [1]; weights are packed (see panel.h).
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -223,15 +224,20 @@ MS_EAGLE_OP(VisibleRows) {
     const bool* mask = args.bools(0, "mask", {batch, 1, rows, slots});
     int32_t* lists = args.ints(1, "result", {batch, rows, room + 2});
     for (Index row = 0; row < batch * rows; ++row) {
-      const bool* discard = mask + row * slots;
+      // Bytes of a bool tensor are 0 or 1; the C library searches them many at a time.
+      const auto* discard = reinterpret_cast<const char*>(mask + row * slots);
+      const auto next = [&](Index from, int value) {
+        const void* at = std::memchr(discard + from, value, static_cast<size_t>(slots - from));
+        return at ? static_cast<const char*>(at) - discard : slots;
+      };
       int32_t* list = lists + row * (room + 2);
-      const Index prefix = std::find(discard, discard + slots, true) - discard;
+      const Index prefix = next(0, 1);
       Index found = 0;
-      for (const bool* at = discard + prefix; (at = std::find(at, discard + slots, false)) != discard + slots; ++at) {
+      for (Index at = prefix; (at = next(at, 0)) < slots; ++at) {
         if (found == room)
           args.fail("row " + std::to_string(row) + " sees more than " + std::to_string(room) +
                     " slots beyond its first gap; make more room");
-        list[2 + found++] = static_cast<int32_t>(at - discard);
+        list[2 + found++] = static_cast<int32_t>(at);
       }
       list[0] = static_cast<int32_t>(prefix);
       list[1] = static_cast<int32_t>(found);

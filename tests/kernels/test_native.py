@@ -201,3 +201,19 @@ def test_library_without_our_functions_is_refused(tmp_path):
     wrong.write_bytes(b"not a library")
     with pytest.raises(build.NativeUnavailable, match="cannot be loaded"):
         Library(wrong)
+
+
+def test_settling_memory_keeps_its_content():
+    library = load(2)
+    array = np.arange(3 << 20, dtype=np.float32)
+    before = array.tobytes()
+    library.settle(array)
+    library.settle(array[5:9])
+    assert array.tobytes() == before
+
+
+def test_stream_reads_every_float_once():
+    library = load(2)
+    for size in (1, 15, 128, 65536, 65537, 200001):
+        array = np.arange(size, dtype=np.float32) % 7
+        assert library.stream(array) == array.sum(dtype=np.float64)
