@@ -70,7 +70,7 @@ class Recorder:
                 row,
                 {
                     "token_ids": prompt,
-                    "pieces": self._pieces(prompt),
+                    "text": self._tokenizer.decode(prompt, skip_special_tokens=False),
                     "reused": int(reused[row]),
                     "options": asdict(options),
                     "script": self._script(row),

@@ -15,9 +15,6 @@ from ms_eagle.graphs import TeacherGraphs
 from ms_eagle.pool_invariants import check_beam, check_pool, check_selection
 from ms_eagle.stages import Accept, Commit, Extend, Level, LoneRoot, Report, Sprout, Tensorize
 
-STAGES = ("draft", "tensorize", "verify", "accept", "commit", "extend")
-"""In the order they run; a trace also times ``host`` and ``checks``."""
-
 
 @dataclass
 class Facts:

@@ -13,6 +13,9 @@ SCHEMA = 1
 
 KINDS = ("manifest", "prefill", "cycle", "finish", "error")
 
+STAGES = ("draft", "tensorize", "verify", "accept", "commit", "extend")
+"""Of a cycle, in the order they run; a trace also times ``host`` and ``checks``."""
+
 Record = dict[str, Any]
 _Key = tuple[str, int, int]
 
