@@ -14,7 +14,7 @@ from ms_eagle.errors import UserError
 
 # Names of the design that this version has. A name outside them is refused with this list: a new kernel or
 # mode is announced here and nowhere else.
-AVAILABLE_KERNELS = ("auto", "fused", "eager")
+AVAILABLE_KERNELS = ("auto", "fused", "native", "eager")
 AVAILABLE_MODES = ("performance", "reference")
 
 

@@ -1,15 +1,15 @@
-"""Choosing the device, the number format and the attention kernel, and refusing what cannot work."""
+"""Choosing the device, the number format and the kernels, and refusing what cannot work."""
 
 import contextlib
 import os
+from collections.abc import Callable
 
 import mindspore as ms
-from mindspore import nn
 
-from ms_eagle.attention import AttentionConfig
+from ms_eagle.backend import StockBackend
 from ms_eagle.errors import UserError
-from ms_eagle.kernels.eager import EagerAttention
-from ms_eagle.kernels.fused import FusedAttention
+from ms_eagle.kernels.build import NativeUnavailable
+from ms_eagle.native_backend import NativeBackend
 
 DTYPES = {"float32": ms.float32, "float16": ms.float16, "bfloat16": ms.bfloat16}
 
@@ -55,29 +55,56 @@ def dtype(name: str, device: str) -> ms.Type:
     return DTYPES[name]
 
 
-def kernels(name: str, device: str, number: ms.Type) -> str:
-    """Resolve ``execution.kernels`` to ``fused`` or ``eager``.
+def backend(
+    name: str,
+    device: str,
+    number: ms.Type,
+    *,
+    threads: int | None,
+    strays: int,
+    notice: Callable[[str], None],
+) -> StockBackend | NativeBackend:
+    """What ``execution.kernels`` stands for here.
+
+    Args:
+        name: ``auto``, ``fused``, ``native`` or ``eager``.
+        device: the device's name.
+        number: the number format.
+        threads, strays: see ``NativeBackend``.
+        notice: is told in one line when ``auto`` has to do with less than the best.
 
     Raises:
-        UserError: fused kernels on the CPU, or in float32.
+        UserError: kernels that the device or the number format does not allow, or that cannot be built.
     """
     if name == "auto":
-        return "fused" if device == "Ascend" and number != ms.float32 else "eager"
+        if device == "Ascend" and number != ms.float32:
+            name = "fused"
+        elif device == "CPU" and number == ms.float32:
+            try:
+                return NativeBackend(threads, strays)
+            except NativeUnavailable as error:
+                notice(f"native kernels are not available, eager ones compute instead: {error}")
+                name = "eager"
+        else:
+            name = "eager"
+    if name == "native":
+        if device != "CPU" or number != ms.float32:
+            raise UserError(
+                "execution.kernels is native, which computes in float32 on the CPU only: set "
+                "execution.kernels=auto."
+            )
+        try:
+            return NativeBackend(threads, strays)
+        except NativeUnavailable as error:
+            raise UserError(f"execution.kernels is native: {error}; set execution.kernels=eager.") from error
     if name == "fused" and device == "CPU":
         raise UserError(
             "execution.kernels is fused, but FlashAttentionScore runs on Ascend NPUs only: set "
-            "execution.kernels=eager."
+            "execution.kernels=auto."
         )
     if name == "fused" and number == ms.float32:
         raise UserError(
             "execution.kernels is fused with model.dtype float32; FlashAttentionScore takes float16 "
             "or bfloat16."
         )
-    return name
-
-
-def attention(name: str, config: AttentionConfig) -> nn.Cell:
-    """The attention kernel Cell of a resolved name."""
-    if name == "fused":
-        return FusedAttention(config.num_heads, config.head_dim)
-    return EagerAttention(config.head_dim)
+    return StockBackend(name, number)

@@ -1,11 +1,12 @@
 """The compiled Cells that the host loop drives, together with their fixed shapes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mindspore import Tensor, nn, ops
 
 from ms_eagle.commit import FastReorder
 from ms_eagle.cycle import EagleCycle, TeacherCycle
+from ms_eagle.kv_cache import KVCache
 from ms_eagle.prefill import EaglePrefill, TeacherPrefill
 from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.teacher import Teacher
@@ -34,9 +35,9 @@ class TeacherGraphs:
         self.batch, self.positions = teacher.cache.shape[0], teacher.cache.shape[2]
         self.chunk, self.capacity, self.vocab_size = chunk, capacity, teacher.vocab_size
         self._prefill = TeacherPrefill(teacher)
-        self._sampled = SampledChoice(self.batch, self.vocab_size)
+        self._sampled = SampledChoice(teacher)
         self._cycles: dict[bool, nn.Cell] = {
-            True: TeacherCycle(Verifier(teacher, GreedyChoice())),
+            True: TeacherCycle(Verifier(teacher, GreedyChoice(teacher))),
             False: TeacherCycle(Verifier(teacher, self._sampled)),
         }
 
@@ -71,7 +72,7 @@ class EagleGraphs(TeacherGraphs):
         capacity: int,
         kernels: str,
         confidence: float = 0.0,
-        reorder: type[nn.Cell] = FastReorder,
+        reorder: Callable[[KVCache], nn.Cell] = FastReorder,
     ) -> None:
         """Make the Cells.
 
@@ -82,7 +83,7 @@ class EagleGraphs(TeacherGraphs):
             drafter: its name, for reports.
             chunk, capacity, kernels: as for ``TeacherGraphs``.
             confidence: nodes of a lower cumulative probability become padding.
-            reorder: how accepted rows are committed, a Cell class of ``commit``.
+            reorder: makes the Cell that commits accepted rows, such as a class of ``commit``.
         """
         super().__init__(teacher, chunk=chunk, capacity=capacity, kernels=kernels)
         self.drafter, self.width, self.proposer, self.shape = drafter, shape.depth + 1, proposer, shape
@@ -91,11 +92,9 @@ class EagleGraphs(TeacherGraphs):
         commit, threshold = reorder(teacher.cache), log_confidence(confidence)
         self._cycles = {
             greedy: EagleCycle(proposer, Verifier(teacher, choose), commit, shape, threshold)
-            for greedy, choose in ((True, GreedyChoice()), (False, self._sampled))
+            for greedy, choose in ((True, GreedyChoice(teacher)), (False, self._sampled))
         }
 
     def initial_state(self) -> Tensor:
         """No feature yet: zeros ``[B, E]``."""
-        return ops.zeros(
-            (self.batch, self.proposer.drafter.hidden_size), self.proposer.drafter.embedding.dtype
-        )
+        return ops.zeros((self.batch, self.proposer.drafter.hidden_size), self.proposer.drafter.dtype)

@@ -13,12 +13,13 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from ms_eagle import device
+from ms_eagle.backend import StockBackend
 from ms_eagle.choice import any_not_finite, choose_greedy
 from ms_eagle.drafter import Drafter, Fuse
 from ms_eagle.errors import UserError
 from ms_eagle.head_checkpoint import Head
 from ms_eagle.masks import chunk_rows
+from ms_eagle.native_backend import NativeBackend
 from ms_eagle.teacher import Teacher
 from ms_eagle.tree import top_children
 
@@ -191,8 +192,7 @@ class HeadMeter:
         self,
         head: Head,
         teacher: Teacher,
-        kernels: str,
-        dtype: ms.Type,
+        backend: StockBackend | NativeBackend,
         *,
         rows: int,
         depth: int,
@@ -203,22 +203,21 @@ class HeadMeter:
         Args:
             head: its taps and vocabulary map do not matter here.
             teacher: lends its embedding and LM head.
-            kernels, dtype: as the drafter will run.
+            backend: as the drafter will run.
             rows: most rows of a passage.
             depth, branch: D and k, how far and how wide to measure.
         """
         self._rows, self._depth = rows, depth
         drafter = Drafter(
             head,
-            teacher.embedding,
-            teacher.unembedding,
-            device.attention(kernels, head.config),
-            dtype,
+            teacher.vocabulary,
+            teacher.head,
+            backend,
             batch=1,
             slots=depth * rows + 1,
             positions=rows + depth,
         )
-        self._features, self._step = _Features(drafter.fuse, dtype), _Rows(drafter, branch)
+        self._features, self._step = _Features(drafter.fuse, backend.dtype), _Rows(drafter, branch)
 
     def measure(self, passages: Sequence[Passage], taps: Sequence[int], target_ids: np.ndarray) -> Agreement:
         """Draft from every position of every passage.

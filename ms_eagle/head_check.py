@@ -6,9 +6,8 @@ docs/check_head.md explains the figures and the verdicts.
 from collections.abc import Sequence
 from pathlib import Path
 
-import mindspore as ms
-
 from ms_eagle import head_taps, json_file, loading
+from ms_eagle.backend import StockBackend
 from ms_eagle.chat import load_template
 from ms_eagle.config import Config
 from ms_eagle.engine import Engine
@@ -20,6 +19,7 @@ from ms_eagle.head_checkpoint import Head, load_head
 from ms_eagle.head_report import HeadReport
 from ms_eagle.head_suspects import Reading, as_it_is, suspects
 from ms_eagle.head_verdict import Suspect, judge, looks_low
+from ms_eagle.native_backend import NativeBackend
 from ms_eagle.progress import Progress
 from ms_eagle.teacher import Teacher
 from ms_eagle.tree import TreeShape
@@ -60,20 +60,19 @@ def check_head(
     asked = config.drafter
     head = load_head(directory, teacher=model.decoder, taps=asked.taps, rope_theta=asked.rope_theta)
     shape.check_vocabulary(head.config.draft_vocab_size)
-    kernels, number = loading.start_device(config)
+    backend = loading.start_device(config, progress)
     plain, others = as_it_is(head), suspects(head, model.decoder)
     capacity = min(config.model.max_length, _LONGEST)
     teacher = loading.load_teacher(
         model,
-        kernels,
-        number,
+        backend,
         progress,
         batch=1,
         slots=capacity + 2,
         taps=tuple(sorted({tap for reading in (plain, *others) for tap in reading.taps})),
     )
-    passages = Passages(config, model, teacher, kernels, capacity, progress).read(text)
-    bench = Bench(head, teacher, kernels, number, passages, shape)
+    passages = Passages(config, model, teacher, backend.name, capacity, progress).read(text)
+    bench = Bench(head, teacher, backend, passages, shape)
     agreement, tried = diagnose(bench, plain, others, progress)
     return HeadReport(
         source=asked.source or "",
@@ -177,13 +176,12 @@ class Bench:
         self,
         head: Head,
         teacher: Teacher,
-        kernels: str,
-        number: ms.Type,
+        backend: StockBackend | NativeBackend,
         passages: Sequence[Passage],
         shape: TreeShape,
     ) -> None:
         """The arguments are those of ``HeadMeter``; ``passages`` is what every reading is measured on."""
-        self._head, self._teacher, self._kernels, self._number = head, teacher, kernels, number
+        self._head, self._teacher, self._backend = head, teacher, backend
         self._passages, self._shape = passages, shape
         self._config, self._meter = None, None
 
@@ -194,8 +192,7 @@ class Bench:
             self._meter = HeadMeter(
                 Head(reading.config, self._head.tensors, self._head.d2t, {}),
                 self._teacher,
-                self._kernels,
-                self._number,
+                self._backend,
                 rows=max(passage.rows for passage in self._passages),
                 depth=self._shape.depth,
                 branch=self._shape.branch,

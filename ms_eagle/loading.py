@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import mindspore as ms
 import numpy as np
+from mindspore import nn
 
 from ms_eagle import device, sources
 from ms_eagle.architecture import DecoderConfig
+from ms_eagle.backend import StockBackend
 from ms_eagle.checkpoint import Checkpoint
 from ms_eagle.commit import FastReorder, FullReorder
 from ms_eagle.config import Config
@@ -18,6 +19,8 @@ from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.head_checkpoint import Head, load_head
+from ms_eagle.kv_cache import KVCache
+from ms_eagle.native_backend import NativeBackend
 from ms_eagle.progress import Progress
 from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.reference_loading import ReferenceMode
@@ -70,22 +73,27 @@ def open_model(config: Config, progress: Progress) -> Model:
     return Model(files, checkpoint, decoder, tokenizer)
 
 
-def start_device(config: Config) -> tuple[str, ms.Type]:
-    """Start the device; return the name of the attention kernels and the number format.
+def start_device(config: Config, progress: Progress) -> StockBackend | NativeBackend:
+    """Start the device; return what teacher and drafter are made of.
 
     Raises:
         UserError: a combination of device, kernels and dtype that cannot work.
     """
-    name = device.start(config.execution.device, config.execution.threads)
-    number = device.dtype(config.model.dtype, name)
-    wanted = "eager" if config.execution.mode == "reference" else config.execution.kernels
-    return device.kernels(wanted, name, number), number
+    execution = config.execution
+    name = device.start(execution.device, execution.threads)
+    return device.backend(
+        "eager" if execution.mode == "reference" else execution.kernels,
+        name,
+        device.dtype(config.model.dtype, name),
+        threads=execution.threads,
+        strays=config.tree.depth,
+        notice=progress.note,
+    )
 
 
 def load_teacher(
     model: Model,
-    kernels: str,
-    number: ms.Type,
+    backend: StockBackend | NativeBackend,
     progress: Progress,
     *,
     batch: int,
@@ -97,8 +105,7 @@ def load_teacher(
         return Teacher(
             model.decoder,
             _counted(model.checkpoint.read, step.advance),
-            device.attention(kernels, model.decoder),
-            number,
+            backend,
             batch=batch,
             slots=slots,
             positions=slots,
@@ -129,17 +136,17 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
     head = find_head(config, model.decoder, progress)
     if head is not None:
         shape.check_vocabulary(head.config.draft_vocab_size)
-    kernels, number = start_device(config)
+    backend = start_device(config, progress)
     length, batch = config.model.max_length, config.execution.batch_size
     slots = length + (1 if head is None else shape.rows) + 1
     taps = () if head is None else head.config.taps
-    teacher = load_teacher(model, kernels, number, progress, batch=batch, slots=slots, taps=taps)
-    common = {"chunk": config.execution.prefill_chunk, "capacity": length, "kernels": kernels}
+    teacher = load_teacher(model, backend, progress, batch=batch, slots=slots, taps=taps)
+    common = {"chunk": config.execution.prefill_chunk, "capacity": length, "kernels": backend.name}
     kind: type[Engine] = Engine
     if head is None:
         graphs = TeacherGraphs(teacher, **common)
     else:
-        drafter = _drafter(head, teacher, kernels, number, config, shape)
+        drafter = _drafter(head, teacher, backend, config, shape)
         proposer = Eagle3Proposer(drafter, shape)
         if config.drafter.kind == "synthetic":
             kind = SyntheticEngine
@@ -150,7 +157,7 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
             shape,
             drafter=config.drafter.kind,
             confidence=config.tree.confidence,
-            reorder=_REORDERS[config.execution.commit],
+            reorder=_reorder(config, backend),
             **common,
         )
     reference.describe(graphs, model.files, head, progress)
@@ -211,20 +218,30 @@ def _cache_dir(config: Config) -> Path | None:
 
 
 def _drafter(
-    head: Head, teacher: Teacher, kernels: str, number: ms.Type, config: Config, shape: TreeShape
+    head: Head,
+    teacher: Teacher,
+    backend: StockBackend | NativeBackend,
+    config: Config,
+    shape: TreeShape,
 ) -> Drafter:
     """The drafter over its own static cache (DESIGN.md, "Shapes": S_d)."""
     slots = config.model.max_length + (shape.depth - 1) * shape.branch + 1
     return Drafter(
         head,
-        teacher.embedding,
-        teacher.unembedding,
-        device.attention(kernels, head.config),
-        number,
+        teacher.vocabulary,
+        teacher.head,
+        backend,
         batch=config.execution.batch_size,
         slots=slots,
         positions=slots + shape.depth,
     )
+
+
+def _reorder(config: Config, backend: StockBackend | NativeBackend) -> Callable[[KVCache], nn.Cell]:
+    """How accepted rows are committed: the full reorder has stock operators only."""
+    if config.execution.commit == "fast" and isinstance(backend, NativeBackend):
+        return backend.reorder
+    return _REORDERS[config.execution.commit]
 
 
 def _counted(read: Callable[[str], np.ndarray], advance: Callable[[], None]) -> Callable[[str], np.ndarray]:

@@ -57,8 +57,14 @@ class Progress:
         # rich alone would take FORCE_COLOR, which CI services set, for a terminal.
         default = Console(stderr=True, force_terminal=sys.stderr.isatty())
         self._console = console if console is not None else default
+        self._quiet = quiet
         self.visible = not quiet and self._console.is_terminal
         self._bars: RichProgress | None = None
+
+    def note(self, text: str) -> None:
+        """Say one line on standard error, terminal or not, unless quiet."""
+        if not self._quiet:
+            self._console.print(f"note: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def bytes(self, description: str, total: int | None = None) -> contextlib.AbstractContextManager[Step]:
         """Open a job counted in bytes; the context yields its `Step`."""

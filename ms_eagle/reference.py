@@ -25,7 +25,7 @@ class ReferencePrefill(Staged):
     def __init__(self, cell: nn.Cell, graphs: TeacherGraphs, watches: Sequence[CacheWatch]) -> None:
         """``watches`` are those of the teacher's cache and, if there is one, the drafter's."""
         self._cell, self._watches, self._vocabulary = cell, watches, graphs.vocab_size
-        self._positions = graphs.teacher.cos.shape[0]
+        self._positions = graphs.teacher.positions
         self._rows = [ChunkRows(graphs.chunk, watch.slots) for watch in watches]
         self.cells = (cell, *self._rows)
 

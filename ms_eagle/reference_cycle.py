@@ -87,7 +87,7 @@ class ReferenceCycle(Staged):
         self.after: Callable[[ReferenceCycle], None] | None = None
         self.controls: tuple[Tensor, Tensor] | None = None
         self._ended: float | None = None
-        self._vocabulary, self._positions = graphs.vocab_size, graphs.teacher.cos.shape[0]
+        self._vocabulary, self._positions = graphs.vocab_size, graphs.teacher.positions
         self._teacher, *others = watches
         self._verify, self._accept, self._report = cell.verifier, Accept(), Report(cell.verifier.choose)
         self.cells = (self._verify, self._accept, self._report)
@@ -98,7 +98,7 @@ class ReferenceCycle(Staged):
             return
         self._drafter, proposer = others[0], cell.proposer
         self._branch = proposer.branch
-        self._draft_positions = proposer.drafter.cos.shape[0]
+        self._draft_positions = proposer.drafter.positions
         self._sprout = Sprout(proposer)
         self._levels = [Level(proposer, level) for level in range(proposer.depth - 1)]
         self._tensorize = Tensorize(cell.budget, cell.depth, cell.log_confidence, self._teacher.slots)

@@ -6,18 +6,22 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from ms_eagle.choice import any_not_finite, choose_greedy, choose_sampled, mark_seen, seen_rows
+from ms_eagle.choice import any_not_finite, choose_sampled, mark_seen, seen_rows
 from ms_eagle.teacher import Teacher
 
 
 class GreedyChoice(nn.Cell):
     """The most likely token of each row, the lowest id where several are."""
 
+    def __init__(self, teacher: Teacher) -> None:
+        super().__init__()
+        self.teacher = teacher
+
     def construct(
-        self, logits: Tensor, paths: Tensor, positions: Tensor, params: Tensor, uniforms: Tensor
-    ) -> Tensor:
-        """``[B, N, V] -> [B, N]`` int32; the other arguments are `SampledChoice`'s."""
-        return choose_greedy(logits)
+        self, hidden: Tensor, paths: Tensor, positions: Tensor, params: Tensor, uniforms: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states ``[B, N, E] ->`` as `SampledChoice`, which the other arguments are for."""
+        return self.teacher.greedy(hidden)
 
     def remember(self, tokens: Tensor, valid: Tensor) -> Tensor:
         """Greedy choice has no memory: hands ``tokens`` back."""
@@ -30,9 +34,11 @@ class SampledChoice(nn.Cell):
     Remembers, for the repetition penalty, which tokens a sequence has: Parameter ``seen``, ``[B, V]``.
     """
 
-    def __init__(self, batch: int, vocab_size: int) -> None:
+    def __init__(self, teacher: Teacher) -> None:
         super().__init__()
-        self.seen = Parameter(ops.zeros((batch, vocab_size), ms.bool_), name="seen", requires_grad=False)
+        self.teacher = teacher
+        shape = (teacher.cache.shape[0], teacher.vocab_size)
+        self.seen = Parameter(ops.zeros(shape, ms.bool_), name="seen", requires_grad=False)
 
     def see_only(self, sequences: Sequence[Sequence[int]]) -> None:
         """Forget everything and take note of the tokens of B new sequences (on the host)."""
@@ -42,22 +48,24 @@ class SampledChoice(nn.Cell):
         self.seen.set_data(Tensor(seen))
 
     def construct(
-        self, logits: Tensor, paths: Tensor, positions: Tensor, params: Tensor, uniforms: Tensor
-    ) -> Tensor:
+        self, hidden: Tensor, paths: Tensor, positions: Tensor, params: Tensor, uniforms: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Choose the token that follows each row.
 
         Args:
-            logits: ``[B, N, V]`` float32.
+            hidden: ``[B, N, E]``, the teacher's.
             paths: ``[B, D+1, N]`` int32: the tokens of each row and its ancestors, which count as seen.
             positions: ``[B, N]`` int32, the rows' absolute positions.
             params: ``[B, 5]`` float32, see ``sampling.params_tensor``.
             uniforms: ``[B, P]`` float32, the uniform of every absolute position.
 
         Returns:
-            ``[B, N]`` int32.
+            choices ``[B, N]`` int32, and whether any logit of a sequence is NaN or infinite, ``[B]`` bool.
         """
+        logits = self.teacher.logits(hidden)
         drawn = ops.gather_d(uniforms, 1, positions + 1)
-        return choose_sampled(logits, seen_rows(self.seen, paths), params, drawn)
+        choices = choose_sampled(logits, seen_rows(self.seen, paths), params, drawn)
+        return choices, any_not_finite(logits)
 
     def remember(self, tokens: Tensor, valid: Tensor) -> Tensor:
         """Take note of emitted tokens ``[B, T]`` where ``valid`` ``[B, T]`` is set; hand them back."""
@@ -90,6 +98,5 @@ class Verifier(nn.Cell):
             infinite, ``[B]`` bool.
         """
         hidden, taps = self.teacher(tokens, positions, slots, mask)
-        logits = self.teacher.logits(hidden)
-        choices = self.choose(logits, paths, positions, params, uniforms)
-        return choices, taps, any_not_finite(logits)
+        choices, fault = self.choose(hidden, paths, positions, params, uniforms)
+        return choices, taps, fault

@@ -7,12 +7,12 @@ import mindspore as ms
 import numpy as np
 import pytest
 import reference_head
-from mindspore import Parameter, Tensor, nn
+from mindspore import Tensor, nn
 
+from ms_eagle.backend import StockBackend
 from ms_eagle.drafter import Drafter
 from ms_eagle.head_checkpoint import Head, load_head
 from ms_eagle.head_config import HeadConfig
-from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.masks import causal_mask, level_mask, level_slots, row_slots
 from ms_eagle.rope import RopeConfig
 
@@ -134,14 +134,10 @@ def teacher_ends(width=24, seed=5):
     return [rng.standard_normal((VOCABULARY, width)).astype(np.float32) for _ in range(2)]
 
 
-def drafter_cell(head, ends, batch, slots=SLOTS) -> Drafter:
-    embedding, unembedding = (
-        Parameter(Tensor(array), name=name) for array, name in zip(ends, ("e", "u"), strict=True)
-    )
-    kernel = EagerAttention(head.config.head_dim)
-    return Drafter(
-        head, embedding, unembedding, kernel, ms.float32, batch=batch, slots=slots, positions=slots
-    )
+def drafter_cell(head, ends, batch, slots=SLOTS, backend=None) -> Drafter:
+    backend = backend or StockBackend("eager", ms.float32)
+    vocabularies = [backend.vocabulary(array) for array in ends]
+    return Drafter(head, *vocabularies, backend, batch=batch, slots=slots, positions=slots)
 
 
 class Reference:
@@ -290,12 +286,7 @@ def test_float16_stays_near_float32():
     want, _ = Reference(head, ends).run(
         tokens[0].tolist(), range(6), [range(r) for r in range(6)], taps=taps[0]
     )
-    embedding, unembedding = (
-        Parameter(Tensor(a).astype(ms.float16), name=n) for a, n in zip(ends, "eu", strict=True)
-    )
-    drafter = Drafter(
-        head, embedding, unembedding, EagerAttention(6), ms.float16, batch=1, slots=SLOTS, positions=SLOTS
-    )
+    drafter = drafter_cell(head, ends, 1, backend=StockBackend("eager", ms.float16))
     logits, feature = Step(drafter)(
         Fuse(drafter)(Tensor(taps).astype(ms.float16)),
         int32(tokens),

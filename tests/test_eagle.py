@@ -7,6 +7,7 @@ import tiny
 import tiny_engine
 from mindspore import Tensor
 
+from ms_eagle.backend import StockBackend
 from ms_eagle.commit import FastReorder, FullReorder
 from ms_eagle.errors import UserError
 from ms_eagle.generation import GenerationOptions
@@ -299,7 +300,7 @@ def test_float16_speculation_equals_float16_alone(model):
     """On an NPU both run in 16 bits; here only ties could separate them, and these prompts have none."""
     options = greedy(12)
     prompts = tiny_engine.prompts(6, 15, seed=15)
-    engine = tiny_engine.eagle(model, SHAPE, acceptance=0.8, dtype=ms.float16)
+    engine = tiny_engine.eagle(model, SHAPE, acceptance=0.8, backend=StockBackend("eager", ms.float16))
     got = engine.generate(prompts, options)
     assert tokens(got) == tokens(engine._teacher.generate(prompts, options))
     assert max(max(c.accept_L) for c in got) > 0

@@ -11,10 +11,10 @@ import tiny
 import tiny_engine
 from mindspore import Tensor
 
+from ms_eagle.backend import StockBackend
 from ms_eagle.generation import GenerationOptions
 from ms_eagle.kernels import fused
 from ms_eagle.kernels.eager import EagerAttention
-from ms_eagle.kernels.fused import FusedAttention
 from ms_eagle.sampling import SamplingParams
 from ms_eagle.tree import TreeShape
 
@@ -24,8 +24,7 @@ from flash_attention_stand_in import FlashAttentionStandIn
 SHAPE = TreeShape(6, 3, 3)
 
 
-def fused_kernel(config):
-    return FusedAttention(config.num_heads, config.head_dim)
+FUSED = StockBackend("fused", ms.float16)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def model():
 
 def engine(model, **settings):
     head = tiny_engine.random_head(model, head_dim=16)
-    return tiny_engine.eagle(model, SHAPE, head=head, kernel=fused_kernel, dtype=ms.float16, **settings)
+    return tiny_engine.eagle(model, SHAPE, head=head, backend=FUSED, **settings)
 
 
 @pytest.mark.parametrize("greedy", [True, False])
@@ -74,7 +73,7 @@ def test_stand_in_gives_the_same_tokens(model, monkeypatch):
     monkeypatch.setattr(fused, "FlashAttentionScore", FlashAttentionStandIn)
     prompts = tiny_engine.prompts(1, 9, 17, seed=1)
     speculative = engine(model, acceptance=0.7)
-    alone = tiny_engine.plain(model, kernel=fused_kernel, dtype=ms.float16)
+    alone = tiny_engine.plain(model, backend=FUSED)
     for sampling in (SamplingParams(), SamplingParams(temperature=1.0, seed=4)):
         options = GenerationOptions(20, sampling, ignore_eos=True)
         got = [c.token_ids for c in speculative.generate(prompts, options)]

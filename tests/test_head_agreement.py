@@ -11,12 +11,13 @@ import torch
 from test_drafter import PLAIN, VOCABULARY, Reference, random_head, teacher_ends
 
 from ms_eagle.architecture import DecoderConfig
+from ms_eagle.backend import StockBackend
 from ms_eagle.errors import UserError
 from ms_eagle.head_agreement import HeadMeter, Passage, TeacherReader, _relabelled
-from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.teacher import Teacher
 
 DEPTH, BRANCH, TAPS = 3, 4, (0, 2, 5)
+STOCK = StockBackend("eager", ms.float32)
 
 
 def passage(tokens, choices, first=1, taps=None):
@@ -60,9 +61,7 @@ class Lender:
     """The part of a teacher that a meter takes."""
 
     def __init__(self, ends):
-        self.embedding, self.unembedding = (
-            ms.Parameter(ms.Tensor(array), name=name) for array, name in zip(ends, "eu", strict=True)
-        )
+        self.vocabulary, self.head = map(STOCK.vocabulary, ends)
 
 
 def random_passage(rng, rows, first):
@@ -111,7 +110,7 @@ def test_every_figure_against_single_chains(name):
     config = replace(PLAIN, norm_output=name == "norm_output", draft_vocab_size=30)
     head, ends, rng = random_head(config), teacher_ends(), np.random.default_rng(4)
     texts = [random_passage(rng, 14, 1), random_passage(rng, 9, 4)]
-    meter = HeadMeter(head, Lender(ends), "eager", ms.float32, rows=14, depth=DEPTH, branch=BRANCH)
+    meter = HeadMeter(head, Lender(ends), STOCK, rows=14, depth=DEPTH, branch=BRANCH)
     for taps in (TAPS, (5, 1, 2)):
         found = meter.measure(texts, taps, head.d2t)
         chains = [ranks for text in texts for ranks in slow_ranks(head, ends, text, taps)]
@@ -136,7 +135,7 @@ def test_logits_that_are_not_finite_are_seen():
     head = random_head(PLAIN)
     tensors = {**head.tensors, "fc.weight": head.tensors["fc.weight"] * np.float32(1e38)}
     meter = HeadMeter(
-        replace(head, tensors=tensors), Lender(teacher_ends()), "eager", ms.float32, rows=6, depth=2, branch=2
+        replace(head, tensors=tensors), Lender(teacher_ends()), STOCK, rows=6, depth=2, branch=2
     )
     text = random_passage(np.random.default_rng(5), 6, 1)
     assert not meter.measure([text], TAPS, head.d2t).finite
@@ -151,8 +150,7 @@ def test_a_teacher_reads_in_chunks():
     teacher = Teacher(
         config,
         weights.__getitem__,
-        EagerAttention(16),
-        ms.float32,
+        STOCK,
         batch=1,
         slots=24,
         positions=24,

@@ -38,14 +38,14 @@ def bench(model):
     """The teacher's answers, read once with every block tapped."""
     config = tiny_eagle.config(model, None, LONG)
     opened = loading.open_model(config, QUIET)
-    kernels, number = loading.start_device(config)
+    backend = loading.start_device(config, QUIET)
     teacher = loading.load_teacher(
-        opened, kernels, number, QUIET, batch=1, slots=130, taps=tuple(range(opened.decoder.num_layers))
+        opened, backend, QUIET, batch=1, slots=130, taps=tuple(range(opened.decoder.num_layers))
     )
-    passages = Passages(config, opened, teacher, kernels, 128, QUIET).read(None)
+    passages = Passages(config, opened, teacher, backend.name, 128, QUIET).read(None)
 
     def make(head):
-        return Bench(head, teacher, kernels, number, passages, SHAPE), opened.decoder
+        return Bench(head, teacher, backend, passages, SHAPE), opened.decoder
 
     return make
 

@@ -10,7 +10,8 @@ import torch
 from mindspore import Tensor, nn
 
 from ms_eagle.architecture import DecoderConfig
-from ms_eagle.kernels.eager import EagerAttention
+from ms_eagle.backend import StockBackend
+from ms_eagle.native_backend import NativeBackend
 from ms_eagle.teacher import Teacher
 
 SLOTS = 41
@@ -28,18 +29,22 @@ class Forward(nn.Cell):
         return self.teacher.logits(hidden), taps
 
 
-def build(model, batch=1, taps=(), slots=SLOTS):
+BACKENDS = {
+    "eager": lambda: StockBackend("eager", ms.float32),
+    "native": lambda: NativeBackend(threads=2, strays=4),
+}
+
+
+def build(model, batch=1, taps=(), slots=SLOTS, backend="eager"):
     config = DecoderConfig.from_hf(
         json.loads(model.config.to_json_string()) | {"architectures": [type(model).__name__]}
     )
     tensors = {k: v.detach().numpy() for k, v in model.state_dict().items()}
-    kernel = EagerAttention(config.head_dim)
     return Forward(
         Teacher(
             config,
             tensors.__getitem__,
-            kernel,
-            ms.float32,
+            BACKENDS[backend](),
             batch=batch,
             slots=slots,
             positions=slots,
@@ -69,11 +74,12 @@ def expected(model, tokens):
     return out.logits.numpy(), [h.numpy() for h in out.hidden_states]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", tiny.ARCHITECTURES)
-def test_matches_transformers_through_chunks_and_single_steps(name):
+def test_matches_transformers_through_chunks_and_single_steps(name, backend):
     model = tiny.make(name)
     taps = (0, 1)
-    forward = build(model, taps=taps)
+    forward = build(model, taps=taps, backend=backend)
     tokens = np.random.default_rng(1).integers(0, 96, (1, 24))
     logits, hidden = expected(model, tokens)
     n = 0
@@ -88,9 +94,10 @@ def test_matches_transformers_through_chunks_and_single_steps(name):
     assert len(forward.compile_cache) == 2  # one graph a row count, however many calls
 
 
-def test_rows_of_a_batch_do_not_meet():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_of_a_batch_do_not_meet(backend):
     model = tiny.make("llama")
-    forward = build(model, batch=2)
+    forward = build(model, batch=2, backend=backend)
     tokens = np.random.default_rng(2).integers(0, 96, (2, 8))
     logits, _ = expected(model, tokens)
     positions = np.tile(np.arange(8), (2, 1))
@@ -98,14 +105,15 @@ def test_rows_of_a_batch_do_not_meet():
     np.testing.assert_allclose(got, logits, atol=1e-4, rtol=0)
 
 
-def test_tree_rows_see_their_ancestors_only():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tree_rows_see_their_ancestors_only(backend):
     #        0            root, committed tokens before it
     #      1   2
     #     3     4
     parents = [0, 0, 0, 1, 2]
     depths = np.array([0, 1, 1, 2, 2])
     model = tiny.make("qwen3")
-    forward = build(model)
+    forward = build(model, backend=backend)
     rng = np.random.default_rng(3)
     prompt, rows = rng.integers(0, 96, 6), rng.integers(0, 96, 5)
     positions = np.arange(6)[None]
@@ -125,8 +133,9 @@ def test_tree_rows_see_their_ancestors_only():
         np.testing.assert_allclose(got[0, row], want[0, len(prompt) + len(chain) - 1], atol=1e-4, rtol=0)
 
 
-def test_padded_rows_write_the_trash_slot_and_nothing_else():
-    forward = build(tiny.make("llama"))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_padded_rows_write_the_trash_slot_and_nothing_else(backend):
+    forward = build(tiny.make("llama"), backend=backend)
     before = [
         p.asnumpy().reshape(forward.teacher.cache.shape).copy()
         for p in (*forward.teacher.cache.keys, *forward.teacher.cache.values)
@@ -153,7 +162,7 @@ def test_float16_stays_near_float32():
     )
     tensors = {k: v.detach().numpy() for k, v in model.state_dict().items()}
     teacher = Teacher(
-        config, tensors.__getitem__, EagerAttention(8), ms.float16, batch=1, slots=SLOTS, positions=SLOTS
+        config, tensors.__getitem__, StockBackend("eager", ms.float16), batch=1, slots=SLOTS, positions=SLOTS
     )
     tokens = np.random.default_rng(4).integers(0, 96, (1, 8))
     positions = np.arange(8)[None]

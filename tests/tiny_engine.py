@@ -7,13 +7,13 @@ import mindspore as ms
 import numpy as np
 
 from ms_eagle.architecture import DecoderConfig
+from ms_eagle.backend import StockBackend
 from ms_eagle.commit import FastReorder
 from ms_eagle.drafter import Drafter
 from ms_eagle.engine import Engine
 from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.head_checkpoint import Head
 from ms_eagle.head_config import HeadConfig
-from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.rope import RopeConfig
 from ms_eagle.synthetic import SyntheticEngine, SyntheticProposer
@@ -42,23 +42,20 @@ def decoder(model) -> DecoderConfig:
     return DecoderConfig.from_hf(settings | {"architectures": [type(model).__name__]})
 
 
-def eager(config):
-    """The default kernel for a teacher's or a head's sizes."""
-    return EagerAttention(config.head_dim)
+EAGER = StockBackend("eager", ms.float32)
 
 
 def weights(model) -> dict[str, np.ndarray]:
     return {key: value.detach().numpy() for key, value in model.state_dict().items()}
 
 
-def teacher(model, *, batch=1, rows=1, taps=(), kernel=None, dtype=ms.float32, capacity=CAPACITY) -> Teacher:
+def teacher(model, *, batch=1, rows=1, taps=(), backend=EAGER, capacity=CAPACITY) -> Teacher:
     config = decoder(model)
     slots = capacity + rows + 1
     return Teacher(
         config,
         weights(model).__getitem__,
-        (kernel or eager)(config),
-        dtype,
+        backend,
         batch=batch,
         slots=slots,
         positions=slots,
@@ -66,10 +63,10 @@ def teacher(model, *, batch=1, rows=1, taps=(), kernel=None, dtype=ms.float32, c
     )
 
 
-def plain(model, *, batch=1, capacity=CAPACITY, chunk=CHUNK, kernel=eager, dtype=ms.float32) -> Engine:
+def plain(model, *, batch=1, capacity=CAPACITY, chunk=CHUNK, backend=EAGER) -> Engine:
     """A teacher-only engine."""
     graphs = TeacherGraphs(
-        teacher(model, batch=batch, capacity=capacity, kernel=kernel, dtype=dtype),
+        teacher(model, batch=batch, capacity=capacity, backend=backend),
         chunk=chunk,
         capacity=capacity,
         kernels="eager",
@@ -128,8 +125,7 @@ def eagle(
     confidence=0.0,
     capacity=CAPACITY,
     chunk=CHUNK,
-    kernel=eager,
-    dtype=ms.float32,
+    backend=EAGER,
 ) -> Engine:
     """A speculating engine: with a given head, or a synthetic drafter of some acceptance."""
     head = head or random_head(model)
@@ -139,16 +135,14 @@ def eagle(
         rows=shape.rows,
         taps=head.config.taps,
         capacity=capacity,
-        kernel=kernel,
-        dtype=dtype,
+        backend=backend,
     )
     slots = capacity + (shape.depth - 1) * shape.branch + 1
     drafter = Drafter(
         head,
-        verifier.embedding,
-        verifier.unembedding,
-        kernel(head.config),
-        dtype,
+        verifier.vocabulary,
+        verifier.head,
+        backend,
         batch=batch,
         slots=slots,
         positions=slots + shape.depth,

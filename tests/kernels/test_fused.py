@@ -8,6 +8,7 @@ import tiny
 from mindspore import Tensor
 
 from ms_eagle.architecture import DecoderConfig
+from ms_eagle.backend import StockBackend
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.contract import ContractError
 from ms_eagle.kernels.fused import FusedAttention, check_limits
@@ -78,8 +79,7 @@ def test_exported_decoder_step_has_one_fused_node_per_layer(tmp_path, rows):
     teacher = Teacher(
         config,
         tensors.__getitem__,
-        FusedAttention(config.num_heads, config.head_dim),
-        ms.float16,
+        StockBackend("fused", ms.float16),
         batch=1,
         slots=slots,
         positions=slots,

@@ -9,8 +9,8 @@ import tiny
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from ms_eagle.architecture import DecoderConfig
+from ms_eagle.backend import StockBackend
 from ms_eagle.kernels import native
-from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.kernels.library import load
 from ms_eagle.kv_cache import KVCache
 from ms_eagle.masks import causal_mask, tree_mask
@@ -105,8 +105,8 @@ def contents(decoder):
 class EagerDecoder(nn.Cell):
     def __init__(self, config, read, batch=1):
         super().__init__()
-        kernel = EagerAttention(config.head_dim)
-        self.teacher = Teacher(config, read, kernel, ms.float32, batch=batch, slots=SLOTS, positions=SLOTS)
+        stock = StockBackend("eager", ms.float32)
+        self.teacher = Teacher(config, read, stock, batch=batch, slots=SLOTS, positions=SLOTS)
 
     def construct(self, tokens, positions, slots, mask):
         hidden, _ = self.teacher(tokens, positions, slots, mask)
