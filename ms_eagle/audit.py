@@ -69,6 +69,14 @@ class _Logits(nn.Cell):
         return self.teacher.logits(hidden).reshape(batch, self.teacher.vocab_size)
 
 
+def read_fresh(graphs: ReferenceGraphs, sequences: Sequence[Sequence[int]], n: np.ndarray) -> Tensor:
+    """Fill the caches with the first ``n`` tokens of every sequence, from nothing; the drafter's state."""
+    state = graphs.initial_state()
+    for window, start, count in windows(sequences, np.zeros_like(n), n, graphs.chunk):
+        state = graphs.performance.prefill()(Tensor(window), Tensor(start), Tensor(count), state)
+    return state
+
+
 class Audit:
     """Runs the check over the caches of some graphs, and leaves them as they were."""
 
@@ -100,20 +108,13 @@ class Audit:
             InvariantError: ``cache.equal`` or ``output.equal``.
         """
         with self._kept() as images:
-            self.read(sequences, n)
+            read_fresh(self._graphs, sequences, n)
             differences = {
                 watch.name: watch.check_equal(image, n)
                 for watch, image in zip(self._graphs.watches, images, strict=True)
             }
             ties = self._say_again(prompts, sequences, n, greedy, controls)
         return Findings(differences, ties)
-
-    def read(self, sequences: Sequence[Sequence[int]], n: np.ndarray) -> Tensor:
-        """Fill the caches with the first ``n`` tokens of every sequence, from nothing; the new state."""
-        graphs, state = self._graphs, self._graphs.initial_state()
-        for window, start, count in windows(sequences, np.zeros_like(n), n, graphs.chunk):
-            state = graphs.performance.prefill()(Tensor(window), Tensor(start), Tensor(count), state)
-        return state
 
     @contextmanager
     def _kept(self) -> Iterator[list]:

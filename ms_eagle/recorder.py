@@ -17,6 +17,7 @@ from ms_eagle.tokenizer import IncrementalDecoder, Tokenizer
 from ms_eagle.trace import TraceWriter
 
 _TREE = ("tokens", "parents", "depths", "scores", "valid")
+_SPOKEN = ("choices", "path", "emitted")
 _DIGITS = 7  # of a float32 that mean something
 
 
@@ -159,8 +160,7 @@ class Recorder:
                     "options": asdict(self._options[row]),
                     "script": self._script(row),
                     "tree": None if facts is None else self._tree(facts.arrays, row),
-                    "choices": None if facts is None else _row(facts.arrays, "choices", row),
-                    "path": None if facts is None else _row(facts.arrays, "path", row),
+                    **{name: None if facts is None else _row(facts.arrays, name, row) for name in _SPOKEN},
                 }
             )
         return {

@@ -16,18 +16,23 @@ from ms_eagle.cache_watch import CacheWatch
 from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.observer import Observer
 from ms_eagle.reference_cycle import ReferenceCycle, Staged, numpy_of
-from ms_eagle.stages import ChunkRows
+from ms_eagle.stages import ChunkRows, Stages
 
 
 class ReferencePrefill(Staged):
     """Reads a chunk like the Cell it is made from, and checks rows, masks and cache writes."""
 
-    def __init__(self, cell: nn.Cell, graphs: TeacherGraphs, watches: Sequence[CacheWatch]) -> None:
-        """``watches`` are those of the teacher's cache and, if there is one, the drafter's."""
+    def __init__(
+        self, cell: nn.Cell, graphs: TeacherGraphs, stages: Stages, watches: Sequence[CacheWatch]
+    ) -> None:
+        """``watches`` are those of the teacher's cache and, if there is one, the drafter's.
+
+        ``stages`` are what the cycles share: their graphs are counted here, once.
+        """
         self._cell, self._watches, self._vocabulary = cell, watches, graphs.vocab_size
         self._positions = graphs.teacher.positions
         self._rows = [ChunkRows(graphs.chunk, watch.slots) for watch in watches]
-        self.cells = (cell, *self._rows)
+        self.cells = (cell, *self._rows, *stages.cells)
 
     def __call__(self, window: Tensor, start: Tensor, count: Tensor, state: Tensor) -> Tensor:
         """See ``prefill.TeacherPrefill``.
@@ -41,7 +46,8 @@ class ReferencePrefill(Staged):
         chain = np.tile(np.maximum(np.arange(chunk) - 1, 0), (len(begin), 1))
         valid = np.arange(chunk) < length[:, None]
         rows = [numpy_of(cell(start, count)) for cell in self._rows]
-        for watch, (places, _, mask) in zip(self._watches, rows, strict=True):
+        for watch, (places, slots, mask) in zip(self._watches, rows, strict=True):
+            invariants.check_indices(f"{watch.name} prefill slots", slots, watch.slots)
             invariants.check_indices(f"{watch.name} prefill positions", places, self._positions)
             invariants.check_tree_mask(mask, begin, chain, valid)  # a chunk is a tree of one path
             watch.look()
@@ -80,9 +86,11 @@ class ReferenceGraphs:
         self.watches = [CacheWatch("teacher", self.teacher.cache)]
         if self.proposer is not None:
             self.watches.append(CacheWatch("drafter", self.proposer.drafter.cache))
-        self._prefill = ReferencePrefill(graphs.prefill(), graphs, self.watches)
+        stages = Stages(graphs.cycle(True), self.watches[0].slots)
+        self._prefill = ReferencePrefill(graphs.prefill(), graphs, stages, self.watches)
         self._cycles = {
-            greedy: ReferenceCycle(graphs.cycle(greedy), graphs, self.watches) for greedy in (True, False)
+            greedy: ReferenceCycle(graphs.cycle(greedy), graphs, stages, self.watches)
+            for greedy in (True, False)
         }
 
     def prefill(self) -> ReferencePrefill:

@@ -13,7 +13,7 @@ from ms_eagle import invariants
 from ms_eagle.cache_watch import CacheWatch
 from ms_eagle.graphs import TeacherGraphs
 from ms_eagle.pool_invariants import check_beam, check_pool, check_selection
-from ms_eagle.stages import Accept, Commit, Extend, Level, LoneRoot, Report, Sprout, Tensorize
+from ms_eagle.stages import Report, Stages
 
 
 @dataclass
@@ -66,6 +66,7 @@ class ReferenceCycle(Staged):
     Attributes:
         facts: of the cycle that runs, or ran last.
         controls: sampling numbers and uniforms of that cycle.
+        stages, verify, report: the Cells it runs; the first are shared.
         complete: whether that cycle came to its end.
         after: called with this object at the end of every cycle, unless None.
     """
@@ -74,6 +75,7 @@ class ReferenceCycle(Staged):
         self,
         cell: nn.Cell,
         graphs: TeacherGraphs,
+        stages: Stages,
         watches: Sequence[CacheWatch],
     ) -> None:
         """Make the stages' Cells.
@@ -81,6 +83,7 @@ class ReferenceCycle(Staged):
         Args:
             cell: a ``TeacherCycle`` or an ``EagleCycle``.
             graphs: where it comes from.
+            stages: made of such a Cell.
             watches: of the teacher's cache and, if there is one, the drafter's.
         """
         self.facts, self.complete = Facts(), True
@@ -88,28 +91,16 @@ class ReferenceCycle(Staged):
         self.controls: tuple[Tensor, Tensor] | None = None
         self._ended: float | None = None
         self._vocabulary, self._positions = graphs.vocab_size, graphs.teacher.positions
-        self._teacher, *others = watches
-        self._verify, self._accept, self._report = cell.verifier, Accept(), Report(cell.verifier.choose)
-        self.cells = (self._verify, self._accept, self._report)
-        self._speculates = bool(others)
-        if not self._speculates:
-            self._lone = LoneRoot(self._teacher.slots)
-            self.cells = (*self.cells, self._lone)
-            return
-        self._drafter, proposer = others[0], cell.proposer
-        self._branch = proposer.branch
-        self._draft_positions = proposer.drafter.positions
-        self._sprout = Sprout(proposer)
-        self._levels = [Level(proposer, level) for level in range(proposer.depth - 1)]
-        self._tensorize = Tensorize(cell.budget, cell.depth, cell.log_confidence, self._teacher.slots)
-        self._log_confidence = float(cell.log_confidence.asnumpy())
-        self._commit, self._extend = Commit(cell.reorder), Extend(proposer)
-        speculation = (self._sprout, *self._levels, self._tensorize, self._commit, self._extend)
-        self.cells = (*self.cells, *speculation)
+        self._teacher, self._drafter = watches[0], watches[len(watches) - 1]
+        if stages.speculates:
+            self._draft_positions = cell.proposer.drafter.positions
+        self.verify, self.report = cell.verifier, Report(cell.verifier.choose)
+        self.stages, self.cells = stages, (self.verify, self.report)
 
     def start_request(self) -> None:
         """The next cycle is the first of a request: no host time lies before it."""
         self._ended = None
+        self.facts, self.complete = Facts(), True
 
     def __call__(
         self, root: Tensor, n: Tensor, active: Tensor, params: Tensor, uniforms: Tensor, state: Tensor
@@ -133,17 +124,17 @@ class ReferenceCycle(Staged):
         choices, taps, fault = self._verified(facts, tree, rows, paths, params, uniforms)
         tokens, parents, depths, _, valid, _, ancestors = tree
         with facts.timed("accept"):
-            accepted, path, _, emitted, count = self._accept(
+            accepted, path, _, emitted, count = self.stages.accept(
                 tokens, parents, depths, valid, ancestors, choices, active
             )
             names = ("accepted", "path", "emitted", "count")
             facts.arrays |= zip(names, numpy_of((accepted, path, emitted, count)), strict=True)
         with facts.timed("checks"):
             self._check_accepted(facts.arrays)
-        if self._speculates:
+        if self.stages.speculates:
             state = self._take(facts, path, count, n, taps, emitted, state)
         with facts.timed("accept"):
-            report = self._report(emitted, count, n, fault, drafter_fault)
+            report = self.report(emitted, count, n, fault, drafter_fault)
         self.complete = True
         if self.after is not None:
             self.after(self)
@@ -154,18 +145,20 @@ class ReferenceCycle(Staged):
         self, facts: Facts, root: Tensor, n: Tensor, active: Tensor, state: Tensor
     ) -> tuple[tuple, tuple, Tensor, Tensor]:
         """The tree, its rows, the tokens along its paths and the drafter's fault."""
-        if not self._speculates:
+        if not self.stages.speculates:
             with facts.timed("tensorize"):
-                tree, rows, paths = self._lone(root, n, active)
+                tree, rows, paths = self.stages.lone(root, n, active)
             self._check_tree(facts, tree, rows, paths)
             return tree, rows, paths, Tensor(np.zeros(root.shape, np.bool_))
         pool, broken = self._draft(facts, root, n, active, state)
         with facts.timed("tensorize"):
-            tree, rows, paths = self._tensorize(n, active, *pool)
+            tree, rows, paths = self.stages.tensorize(n, active, *pool)
         self._check_tree(facts, tree, rows, paths)
         with facts.timed("checks"):
             tokens, parents, depths, laid, _, scores, _ = numpy_of(tree)
-            check_selection(numpy_of(pool), (tokens, parents, depths, laid, scores), self._log_confidence)
+            check_selection(
+                numpy_of(pool), (tokens, parents, depths, laid, scores), self.stages.log_confidence
+            )
         return tree, rows, paths, broken
 
     def _draft(
@@ -176,21 +169,29 @@ class ReferenceCycle(Staged):
         with facts.timed("checks"):
             self._drafter.look()
         with facts.timed("draft"):
-            pool, beam, hidden, broken = self._sprout(root, n, state)
+            pool, beam, hidden, broken = self.stages.sprout(root, n, state)
             faults = broken.asnumpy()
         self._check_grown(facts, pool, beam, 1)
-        for level in self._levels:
-            lineage = beam[4]
+        for level_rows, level in self.stages.levels:
             with facts.timed("draft"):
-                rows, pool, beam, hidden, broken = level(hidden, n, active, *pool, *beam)
+                rows = level_rows(beam[4], n, active)
+            with facts.timed("checks"):
+                slots = self._check_draft_rows(rows)
+                invariants.check_level_mask(rows[2].asnumpy(), length, length, beam[4].asnumpy())
+            with facts.timed("draft"):
+                pool, beam, hidden, broken = level(hidden, n, active, *pool, *beam)
                 faults = faults | broken.asnumpy()
             with facts.timed("checks"):
-                places, slots, mask = numpy_of(rows)
-                invariants.check_indices("drafter positions", places, self._draft_positions)
-                invariants.check_level_mask(mask, length, length, lineage.asnumpy())
                 self._drafter.check_writes(length, slots)
-            self._check_grown(facts, pool, beam, self._branch)
+            self._check_grown(facts, pool, beam, self.stages.branch)
         return pool, Tensor(faults)
+
+    def _check_draft_rows(self, rows: tuple) -> np.ndarray:
+        """Positions and slots of a drafter forward are in range; returns the slots."""
+        places, slots, _ = numpy_of(rows)
+        invariants.check_indices("drafter positions", places, self._draft_positions)
+        invariants.check_indices("drafter slots", slots, self._drafter.slots)
+        return slots
 
     def _check_grown(self, facts: Facts, pool: tuple, beam: tuple, parents: int) -> None:
         with facts.timed("checks"):
@@ -213,20 +214,22 @@ class ReferenceCycle(Staged):
                 where = f"batch {wrong[0][0]}, row {wrong[0][1]}"
                 found = f"valid {valid[tuple(wrong[0])]}"
                 raise invariants.InvariantError("tree.usable", found, where, "idle rows alone to be left out")
-            places, _, mask = numpy_of(rows)
+            places, slots, mask = numpy_of(rows)
             invariants.check_tree_mask(mask, length, parents, valid)
             invariants.check_indices("positions", places, self._positions)
+            invariants.check_indices("slots", slots, self._teacher.slots)
             invariants.check_indices("path tokens", paths.asnumpy(), self._vocabulary)
 
     def _verified(
         self, facts: Facts, tree: tuple, rows: tuple, paths: Tensor, params: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         places, slots, mask = rows
-        with facts.timed("verify"):
-            choices, taps, fault = self._verify(tree[0], places, slots, mask, paths, params, uniforms)
-            facts.arrays["choices"] = choices.asnumpy()
         with facts.timed("checks"):
             invariants.check_indices("positions of uniforms", places.asnumpy() + 1, uniforms.shape[1])
+        with facts.timed("verify"):
+            choices, taps, fault = self.verify(tree[0], places, slots, mask, paths, params, uniforms)
+            facts.arrays["choices"] = choices.asnumpy()
+        with facts.timed("checks"):
             invariants.check_indices("choices", facts.arrays["choices"], self._vocabulary)
             self._teacher.check_writes(facts.arrays["n"], slots.asnumpy())
         return choices, taps, fault
@@ -251,21 +254,25 @@ class ReferenceCycle(Staged):
         """Commit and extend; the drafter's new state."""
         length, used = facts.arrays["n"], facts.arrays["count"]
         with facts.timed("commit"):
-            after, moved = self._commit(path, count, n)
-            after = after.asnumpy()
+            sources, targets = numpy_of(self.stages.moves(path, count, n))
         with facts.timed("checks"):
-            sources, targets = numpy_of(moved)
             invariants.check_indices("commit sources", sources, self._teacher.slots)
+            invariants.check_indices("commit targets", targets, self._teacher.slots)
+        with facts.timed("commit"):
+            after = self.stages.commit(path, count, n).asnumpy()
+        with facts.timed("checks"):
             self._teacher.check_moves(sources, targets, used)
             if not np.array_equal(after, length + used):
                 raise invariants.InvariantError("commit.length", after, "the batch", f"{length + used}")
         with facts.timed("extend"):
-            rows, state = self._extend(taps, path, emitted, n, count, state)
+            rows = self.stages.extend_rows(n, count)
         with facts.timed("checks"):
-            places, slots, mask = numpy_of(rows)
+            slots = self._check_draft_rows(rows)
             valid = np.arange(slots.shape[1]) < used[:, None]
             chain = np.tile(np.maximum(np.arange(slots.shape[1]) - 1, 0), (len(used), 1))
-            invariants.check_indices("drafter positions", places, self._draft_positions)
-            invariants.check_tree_mask(mask, length, chain, valid)
+            invariants.check_tree_mask(rows[2].asnumpy(), length, chain, valid)
+        with facts.timed("extend"):
+            state = self.stages.extend(taps, path, emitted, n, count, state)
+        with facts.timed("checks"):
             self._drafter.check_writes(length, slots)
         return state

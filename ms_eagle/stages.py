@@ -1,15 +1,15 @@
 """The stages of a cycle as Cells of their own, each compiled alone; reference mode runs them one by one.
 
-Every Cell calls the functions that the one graph of ``cycle`` is made of, and returns besides their results
-the index tensors that they handed to gathers and scatters. Tuples of tensors are passed one by one: graph
-mode would take a tuple argument for a constant.
+Every Cell calls the functions that the one graph of ``cycle`` is made of. Positions, slots and masks have
+Cells of their own, so that they can be checked before a forward uses them. Tuples of tensors are passed one
+by one: graph mode would take a tuple argument for a constant.
 """
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from ms_eagle.accept import accept, path_slots
-from ms_eagle.cycle import emitted_rows, fault_code, report, tree_rows, usable_rows
+from ms_eagle.cycle import EagleCycle, emitted_rows, fault_code, report, tree_rows, usable_rows
 from ms_eagle.masks import chunk_rows
 from ms_eagle.proposer import Eagle3Proposer, rows_of
 from ms_eagle.tensorize import tensorize
@@ -36,6 +36,18 @@ class Sprout(nn.Cell):
         return self.proposer.sprout(root, n, state)
 
 
+class LevelRows(nn.Cell):
+    """The rows of a level's forward."""
+
+    def __init__(self, proposer: Eagle3Proposer, level: int) -> None:
+        super().__init__()
+        self.proposer, self.level = proposer, level
+
+    def construct(self, lineage: Tensor, n: Tensor, active: Tensor) -> Rows:
+        """See ``Eagle3Proposer.level_rows``."""
+        return self.proposer.level_rows(lineage, n, active, self.level)
+
+
 class Level(nn.Cell):
     """Draft, a further level: one forward of the drafter."""
 
@@ -45,16 +57,9 @@ class Level(nn.Cell):
 
     def construct(
         self, hidden: Tensor, n: Tensor, active: Tensor, *grown: Tensor
-    ) -> tuple[Rows, tuple, tuple, Tensor, Tensor]:
-        """See ``Eagle3Proposer.grow``; ``grown`` are the tensors of the pool, then those of the beam.
-
-        Returns:
-            the rows of the forward, and what ``grow`` returns.
-        """
-        pool, beam = grown[:POOL], grown[POOL:]
-        rows = self.proposer.level_rows(beam[4], n, active, self.level)
-        pool, beam, hidden, broken = self.proposer.grow(pool, beam, hidden, n, active, self.level)
-        return rows, pool, beam, hidden, broken
+    ) -> tuple[tuple, tuple, Tensor, Tensor]:
+        """See ``Eagle3Proposer.grow``; ``grown`` are the tensors of the pool, then those of the beam."""
+        return self.proposer.grow(grown[:POOL], grown[POOL:], hidden, n, active, self.level)
 
 
 class Tensorize(nn.Cell):
@@ -109,17 +114,16 @@ class Accept(nn.Cell):
         return accept(tokens, parents, depths, valid, ancestors, choices, active)
 
 
-class Commit(nn.Cell):
-    """Moves the accepted path's rows behind the committed ones."""
+class Moves(nn.Cell):
+    """The slots that a commit moves from and to."""
 
-    def __init__(self, reorder: nn.Cell) -> None:
+    def __init__(self, trash: int) -> None:
         super().__init__()
-        self.reorder = reorder
-        self.trash = reorder.cache.trash
+        self.trash = trash
 
-    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The new committed length ``[B]``, and the slots moved from and to, ``[B, D+1]`` each."""
-        return self.reorder(path, count, n), path_slots(path, count, n, self.trash)
+    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``accept.path_slots``."""
+        return path_slots(path, count, n, self.trash)
 
 
 class Extend(nn.Cell):
@@ -131,10 +135,9 @@ class Extend(nn.Cell):
 
     def construct(
         self, taps: Tensor, path: Tensor, emitted: Tensor, n: Tensor, count: Tensor, state: Tensor
-    ) -> tuple[Rows, Tensor]:
-        """The rows of the forward and the drafter's new state."""
-        rows = chunk_rows(n, count, emitted.shape[1], self.proposer.slots)
-        return rows, self.proposer.extend(rows_of(taps, path), emitted, n, count, state)
+    ) -> Tensor:
+        """The drafter's new state."""
+        return self.proposer.extend(rows_of(taps, path), emitted, n, count, state)
 
 
 class Report(nn.Cell):
@@ -153,7 +156,7 @@ class Report(nn.Cell):
 
 
 class ChunkRows(nn.Cell):
-    """The rows of a prefill chunk in a cache of so many slots."""
+    """The rows of a chunk of consecutive tokens in a cache of so many slots."""
 
     def __init__(self, rows: int, slots: int) -> None:
         super().__init__()
@@ -162,3 +165,33 @@ class ChunkRows(nn.Cell):
     def construct(self, start: Tensor, count: Tensor) -> Rows:
         """See ``masks.chunk_rows``."""
         return chunk_rows(start, count, self.rows, self.slots)
+
+
+class Stages:
+    """The stages that do not depend on how tokens are chosen: greedy and sampled cycles share them.
+
+    Attributes:
+        lone: makes the tree without a drafter; the other attributes but ``accept`` exist with one only.
+        levels: rows and forward of each further level.
+    """
+
+    def __init__(self, cell: nn.Cell, slots: int) -> None:
+        """Take apart a ``TeacherCycle`` or an ``EagleCycle`` over a teacher's cache of ``slots``."""
+        self.accept = Accept()
+        self.speculates = isinstance(cell, EagleCycle)
+        if not self.speculates:
+            self.lone = LoneRoot(slots)
+            self.cells: tuple[nn.Cell, ...] = (self.accept, self.lone)
+            return
+        proposer = cell.proposer
+        self.branch = proposer.branch
+        self.log_confidence = float(cell.log_confidence.asnumpy())
+        self.sprout = Sprout(proposer)
+        steps = range(proposer.depth - 1)
+        self.levels = [(LevelRows(proposer, step), Level(proposer, step)) for step in steps]
+        self.tensorize = Tensorize(cell.budget, cell.depth, cell.log_confidence, slots)
+        self.moves, self.commit = Moves(cell.reorder.cache.trash), cell.reorder
+        self.extend_rows, self.extend = ChunkRows(cell.depth + 1, proposer.slots), Extend(proposer)
+        drafting = (self.sprout, *(stage for level in self.levels for stage in level), self.tensorize)
+        taking = (self.accept, self.moves, self.commit, self.extend_rows, self.extend)
+        self.cells = (*drafting, *taking)

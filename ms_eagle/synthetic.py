@@ -6,11 +6,13 @@ marked ``synthetic``: acceptance measured with it says nothing about any head.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, ops
 
+from ms_eagle import head_taps
 from ms_eagle.architecture import DecoderConfig
 from ms_eagle.drafter import Drafter
 from ms_eagle.engine import Engine, OnText
@@ -23,6 +25,7 @@ from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.tree import TreeShape
 
 _DRAFT_VOCABULARY = 8192
+_FIRST = 0.99  # probability that a first child claims, right or wrong
 _SEED = 20260  # of the coins and the random head: a run can be repeated
 
 
@@ -30,14 +33,16 @@ def random_head(decoder: DecoderConfig, taps: Sequence[int] | None) -> Head:
     """A one-layer head of the teacher's own sizes with random weights and a vocabulary of up to 8192.
 
     Raises:
-        UserError: the teacher has too few layers for the default taps and none are given.
+        UserError: the teacher has too few layers for the default taps and none are given, or those that
+            are given are out of range or repeated.
     """
-    chosen = tuple(taps) if taps is not None else decoder.default_taps
-    if chosen is None or max(chosen) >= decoder.num_layers:
+    if taps is None and decoder.default_taps is None:
         raise UserError(
-            f"drafter.taps: the teacher has {decoder.num_layers} layers; name blocks below that number, such "
-            "as drafter.taps=[0,1]."
+            f"drafter.taps: the teacher has {decoder.num_layers} layers, too few for the default taps; name "
+            "blocks below that number, such as drafter.taps=[0,1]."
         )
+    asked = decoder.default_taps if taps is None else taps
+    chosen, _ = head_taps.as_asked(asked, len(asked), decoder.num_layers)
     vocabulary = min(_DRAFT_VOCABULARY, decoder.vocab_size)
     config = HeadConfig(
         format="random",
@@ -78,6 +83,11 @@ def random_head(decoder: DecoderConfig, taps: Sequence[int] | None) -> Head:
     return Head(config, tensors, ids, {})
 
 
+def toss(positions: int, acceptance: float) -> np.ndarray:
+    """A coin for every absolute position, int32 0 or 1: whether it is drafted right. The same every time."""
+    return (np.random.default_rng(_SEED).random(positions) < acceptance).astype(np.int32)
+
+
 class SyntheticProposer(Eagle3Proposer):
     """Runs the head, then proposes from a script: the first child of a node is right if its coin says so.
 
@@ -92,11 +102,10 @@ class SyntheticProposer(Eagle3Proposer):
         batch = drafter.cache.shape[0]
         self.vocab_size, self.positions = vocab_size, positions
         self.script = Parameter(ops.zeros((batch, positions), ms.int32), name="script", requires_grad=False)
-        coins = np.random.default_rng(_SEED).random(positions) < acceptance
-        self.coins = Parameter(Tensor(coins.astype(np.int32)), name="coins", requires_grad=False)
-        probability = min(max(acceptance, 0.01), 0.99)  # scores only steer which path the tree follows
-        others = (1 - probability) / max(1, self.branch - 1)
-        scores = np.log(np.array([probability] + [others] * (self.branch - 1), np.float32))
+        self.coins = Parameter(Tensor(toss(positions, acceptance)), name="coins", requires_grad=False)
+        # Scores only steer the tree: along first children to its full depth, whatever the acceptance.
+        others = (1 - _FIRST) / max(1, self.branch - 1)
+        scores = np.log(np.array([_FIRST] + [others] * (self.branch - 1), np.float32))
         self.scores = Tensor(scores.reshape(1, 1, self.branch))
         self.steps = Tensor(np.arange(self.branch, dtype=np.int32).reshape(1, 1, self.branch))
 
@@ -130,6 +139,10 @@ class SyntheticEngine(Engine):
         )
         self._teacher = Engine(alone, *arguments, **named)
 
+    def _warm_up(self, options: Sequence[GenerationOptions]) -> None:
+        self._teacher._warm_up(options)
+        super()._warm_up(options)
+
     def _generate_group(
         self,
         prompts: Sequence[Sequence[int]],
@@ -138,8 +151,25 @@ class SyntheticEngine(Engine):
         reuse_prefix: bool,
     ) -> list[Completion]:
         rehearsal = self._teacher.generate(prompts, options)
+        if any(completion.finish_reason == "interrupted" for completion in rehearsal):
+            return [self._unsaid(completion) for completion in rehearsal]
         scripts = [[*p, *c.token_ids] for p, c in zip(prompts, rehearsal, strict=True)]
         self.graphs.proposer.follow(scripts)
         # The rehearsal went through the same caches: nothing in them is this engine's.
         self._cached = [[] for _ in self._cached]
         return super()._generate_group(prompts, options, on_text, reuse_prefix)
+
+    def _unsaid(self, rehearsed: Completion) -> Completion:
+        """The empty answer where Ctrl-C ended the rehearsal: nothing was drafted or shown."""
+        self._cached = [[] for _ in self._cached]
+        return replace(
+            rehearsed,
+            text="",
+            token_ids=(),
+            finish_reason="interrupted",
+            drafter=self.graphs.drafter,
+            cycles=0,
+            accept_L=(),
+            time_to_first_token=None,
+            tokens_per_second=None,
+        )

@@ -123,9 +123,7 @@ def _error(error: Record) -> str:
         name = f"{row['prompt']}, turn {row['turn']}"
         parts.append(f"<h3>{escape(name)}: {len(row['token_ids'])} tokens, n = {row['n']}</h3>")
         if row.get("tree"):
-            choices = row.get("choices") or []
-            pieces = [""] * len(choices)
-            parts.append(_scrolled(draw(row["tree"], choices, pieces, [], f"the tree of {name}")))
+            parts.append(_scrolled(draw(row["tree"], [], [], [], f"the tree of {name}")))
     return "".join(parts) + "</section>"
 
 

@@ -12,6 +12,7 @@ namespace ms_eagle {
 namespace {
 
 constexpr Index kChunk = 128;        // keys that share one maximum; part of the arithmetic's definition
+constexpr Index kBlock = 64;         // keys that are transposed together
 constexpr Index kQueries = 48;       // rows times heads that one item works on
 constexpr Index kFloats = kQueries * 128;
 constexpr Index kSerial = 1 << 13;
@@ -91,58 +92,56 @@ struct Head {
 
 Index clamp(Index value, Index low, Index high) { return std::min(std::max(value, low), high); }
 
-// Scores of kPanel list entries from `start` for every row of the part.
+// Scores of up to kBlock list entries from `start` for every row of the part.
 void score_block(const Head& head, const Part& part, const float* q, Index width, Index start, float* scores) {
   const Index size = head.shape.size;
-  float panel[kMostHeadSize * kPanel];
-  const float* rows[kPanel];
+  float panel[kMostHeadSize * kBlock];
+  const float* rows[kBlock];
+  const auto multiply = [&](Index first, Index count, Index columns) {
+    multiply_panel(q + first * part.heads * width, width, count * part.heads, panel, columns, columns, size,
+                   scores + first * part.heads * kChunk, kChunk, false);
+  };
   // Rows that see nothing but slots 0, 1, ... within this block share its keys, transposed once.
-  Index reach = 0, sharing = 0;
+  Index reach = 0;
   bool own[kQueries];
   for (Index row = 0; row < part.rows; ++row) {
-    const Index end = std::min(head.length(row), start + kPanel);
+    const Index end = std::min(head.length(row), start + kBlock);
     own[row] = end > start && end > head.seen[row][0];
-    if (!own[row] && end > start) {
-      reach = std::max(reach, end);
-      ++sharing;
-    }
+    if (!own[row]) reach = std::max(reach, end);
   }
-  if (sharing) {
-    for (Index j = 0; j < kPanel; ++j) rows[j] = head.keys + std::min(start + j, reach - 1) * size;
-    transpose_into_panel(rows, size, panel);
+  if (reach > start) {
+    const Index columns = panels_of(reach - start) * kPanel;
+    for (Index j = 0; j < columns; ++j) rows[j] = head.keys + std::min(start + j, reach - 1) * size;
+    transpose_into_panel(rows, columns, size, panel);
     for (Index row = 0; row < part.rows;) {
       Index next = row;
       while (next < part.rows && !own[next]) ++next;  // rows beyond their end are computed and ignored
-      if (next > row)
-        multiply_panel(q + row * part.heads * width, width, (next - row) * part.heads, panel, kPanel, size,
-                       scores + row * part.heads * kChunk, kChunk, false);
+      if (next > row) multiply(row, next - row, columns);
       row = std::max(next, row + 1);
     }
   }
   for (Index row = 0; row < part.rows; ++row) {
     if (!own[row]) continue;
-    const Index last = std::min(head.length(row), start + kPanel) - 1;
-    for (Index j = 0; j < kPanel; ++j) rows[j] = head.keys + head.slot(row, std::min(start + j, last)) * size;
-    transpose_into_panel(rows, size, panel);
-    multiply_panel(q + row * part.heads * width, width, part.heads, panel, kPanel, size,
-                   scores + row * part.heads * kChunk, kChunk, false);
+    const Index end = std::min(head.length(row), start + kBlock), columns = panels_of(end - start) * kPanel;
+    for (Index j = 0; j < columns; ++j) rows[j] = head.keys + head.slot(row, std::min(start + j, end - 1)) * size;
+    transpose_into_panel(rows, columns, size, panel);
+    multiply(row, 1, columns);
   }
 }
 
 // mix[rows] += weights[rows, count] @ values[count, size], the values one after another from `values`.
 void add_values(const float* weights, Index rows, const float* values, Index size, Index count, float* mix,
                 Index width) {
-  for (Index column = 0; column < size; column += kPanel) {
-    const bool whole = column + kPanel <= size;
-    float rest[kChunk * kPanel];
-    for (Index i = 0; !whole && i < count; ++i) {
-      float* line = rest + i * kPanel;
-      std::fill(line, line + kPanel, 0.0f);
-      std::copy(values + i * size + column, values + (i + 1) * size, line);
-    }
-    multiply_panel(weights, kChunk, rows, whole ? values + column : rest, whole ? size : kPanel, count, mix + column,
-                   width, true);
+  const Index whole = size / kPanel * kPanel;
+  if (whole > 0) multiply_panel(weights, kChunk, rows, values, size, whole, count, mix, width, true);
+  if (whole == size) return;
+  float rest[kChunk * kPanel];
+  for (Index i = 0; i < count; ++i) {
+    float* line = rest + i * kPanel;
+    std::fill(line, line + kPanel, 0.0f);
+    std::copy(values + i * size + whole, values + (i + 1) * size, line);
   }
+  multiply_panel(weights, kChunk, rows, rest, kPanel, kPanel, count, mix + whole, width, true);
 }
 
 // One chunk of the lists for one part.
@@ -154,7 +153,7 @@ void chunk_sums(const Head& head, const Part& part, const float* q, Index width,
     longest = std::max(longest, head.length(row));
     shared = std::min(shared, clamp(head.seen[row][0] - start, 0, kChunk));
   }
-  for (Index at = start; at < std::min(longest, start + kChunk); at += kPanel)
+  for (Index at = start; at < std::min(longest, start + kChunk); at += kBlock)
     score_block(head, part, q, width, at, scores + (at - start));
   for (Index row = 0; row < part.rows; ++row) {
     const Index count = clamp(head.length(row) - start, 0, kChunk);

@@ -18,17 +18,32 @@ struct Block {
   float entries[kRows][kPanel];
 };
 
+// One work item: panels [first, last), and the panel that its thread is likely to want after them. Threads
+// that keep pace take every threads()-th item.
+struct Span {
+  Index first, last, following;
+
+  Span(Index item, Index step, Index panels)
+      : first(item * step), last(std::min(panels, first + step)), following((item + threads()) * step) {
+    if (following >= panels) following = -1;
+  }
+
+  Index after(Index panel) const { return panel + 1 < last ? panel + 1 : following; }
+};
+
 // Call finish(first row, rows, panel, product) for every panel of every block of rows.
 template <class Finish>
-void each_panel(const float* x, Index rows, const Weights& weights, Index first, Index last, Finish&& finish) {
+void each_panel(const float* x, Index rows, const Weights& weights, const Span& span, Finish&& finish) {
   Block product;
-  for (Index i = first; i < last; ++i)
+  for (Index i = span.first; i < span.last; ++i) {
+    const float* next = span.after(i) < 0 ? nullptr : weights.panel(span.after(i));
     for (Index row = 0; row < rows; row += kRows) {
       const Index here = std::min(kRows, rows - row);
-      multiply_panel(x + row * weights.in, weights.in, here, weights.panel(i), kPanel, weights.in,
-                     product.entries[0], kPanel, false, row == 0 && i + 1 < last ? weights.panel(i + 1) : nullptr);
+      multiply_panel(x + row * weights.in, weights.in, here, weights.panel(i), kPanel, kPanel,
+                     weights.in, product.entries[0], kPanel, false, row == 0 ? next : nullptr);
       finish(row, here, i, product);
     }
+  }
 }
 
 float sum_of_squares(const float* x, Index width) {
@@ -67,7 +82,7 @@ void rms_norm(const float* x, Index rows, Index width, const float* weight, floa
 void linear(const float* x, Index rows, const Weights& weights, const float* bias, const float* residual, float* y) {
   const Index panels = weights.count(), step = panels_per_item(panels);
   parallel((panels + step - 1) / step, [&](Index item) {
-    each_panel(x, rows, weights, item * step, std::min(panels, (item + 1) * step),
+    each_panel(x, rows, weights, Span(item, step, panels),
                [&](Index first, Index count, Index panel, const Block& product) {
                  const Index column = panel * kPanel, width = weights.width(panel);
                  for (Index r = 0; r < count; ++r) {
@@ -88,15 +103,16 @@ void gated_linear(const float* x, Index rows, const float* panels, Index inner, 
   const Weights both{panels, 2 * pairs * kPanel, in};
   parallel((pairs + step - 1) / step, [&](Index item) {
     Block gate, up;
-    const Index last = std::min(pairs, (item + 1) * step);
-    for (Index pair = item * step; pair < last; ++pair) {
+    const Span span(item, step, pairs);
+    for (Index pair = span.first; pair < span.last; ++pair) {
+      const float* next = span.after(pair) < 0 ? nullptr : both.panel(2 * span.after(pair));
       const Index column = pair * kPanel, width = std::min(kPanel, inner - column);
       for (Index row = 0; row < rows; row += kRows) {
         const Index here = std::min(kRows, rows - row);
-        multiply_panel(x + row * in, in, here, both.panel(2 * pair), kPanel, in, gate.entries[0], kPanel, false,
+        multiply_panel(x + row * in, in, here, both.panel(2 * pair), kPanel, kPanel, in, gate.entries[0], kPanel, false,
                        row == 0 ? both.panel(2 * pair + 1) : nullptr);
-        multiply_panel(x + row * in, in, here, both.panel(2 * pair + 1), kPanel, in, up.entries[0], kPanel, false,
-                       row == 0 && pair + 1 < last ? both.panel(2 * pair + 2) : nullptr);
+        multiply_panel(x + row * in, in, here, both.panel(2 * pair + 1), kPanel, kPanel, in, up.entries[0], kPanel, false,
+                       row == 0 ? next : nullptr);
         for (Index r = 0; r < here; ++r) {
           float* g = gate.entries[r];
           float* u = up.entries[r];
@@ -125,7 +141,7 @@ void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* 
   const Index items = (panels + step - 1) / step;
   std::vector<Found> found(items * rows, Found{-std::numeric_limits<float>::infinity(), 0, false});
   parallel(items, [&](Index item) {
-    each_panel(x, rows, weights, item * step, std::min(panels, (item + 1) * step),
+    each_panel(x, rows, weights, Span(item, step, panels),
                [&](Index first, Index count, Index panel, const Block& product) {
                  for (Index r = 0; r < count; ++r) {
                    Found& mine = found[item * rows + first + r];

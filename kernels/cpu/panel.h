@@ -15,14 +15,14 @@ using Index = int64_t;
 
 constexpr Index kPanel = 32;  // columns; also the packed format of weights, the same on every machine
 
-// y[rows, kPanel] (+)= x[rows, k] @ panel[k, kPanel].
+// y[rows, columns] (+)= x[rows, k] @ panel[k, columns], `columns` a multiple of kPanel.
 //   x_stride, panel_stride, y_stride: floats from one row to the next
 //   next: a panel [k, kPanel] without gaps that will be wanted after this one and is fetched meanwhile, or null
-void multiply_panel(const float* x, Index x_stride, Index rows, const float* panel, Index panel_stride, Index k,
-                    float* y, Index y_stride, bool accumulate, const float* next = nullptr);
+void multiply_panel(const float* x, Index x_stride, Index rows, const float* panel, Index panel_stride, Index columns,
+                    Index k, float* y, Index y_stride, bool accumulate, const float* next = nullptr);
 
-// panel[k * kPanel + j] = rows[j][k] for k < length: kPanel rows laid out as the columns of a panel.
-void transpose_into_panel(const float* const rows[kPanel], Index length, float* panel);
+// panel[k * columns + j] = rows[j][k] for k < length: rows laid out as the columns, a multiple of kPanel, of a panel.
+void transpose_into_panel(const float* const* rows, Index columns, Index length, float* panel);
 
 // A weight matrix [out, in] as ceil(out / kPanel) panels of [in, kPanel]; columns past `out` are zero.
 struct Weights {

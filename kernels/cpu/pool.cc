@@ -18,7 +18,7 @@ namespace ms_eagle {
 
 namespace {
 
-constexpr int kSpins = 2000;
+constexpr int kSpins = 800;  // some tens of microseconds
 
 inline void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
