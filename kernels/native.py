@@ -69,6 +69,29 @@ class Operators:
             "VisibleRows", ("mask",), lambda mask: (mask[0], mask[2], 2 + room), lambda *_: ms.int32
         )
 
+    def tree_lists(self) -> ops.Custom:
+        """``(start [B], ancestors [B,D+1,N], valid bool [B,N]) ->`` the ``visible`` of tree rows.
+
+        The same keys in the same order as ``VisibleRows`` finds in ``masks.tree_mask``, without a mask.
+        """
+        return self._make(
+            "TreeLists",
+            ("start", "ancestors", "valid"),
+            lambda start, ancestors, valid: (*valid, 2 + max(1, ancestors[1] - 1)),
+        )
+
+    def level_lists(self) -> ops.Custom:
+        """``(start [B], base [B], lineage [B,l,k]) ->`` ``visible`` of a level, see ``masks.level_mask``."""
+        return self._make(
+            "LevelLists",
+            ("start", "base", "lineage"),
+            lambda start, base, lineage: (lineage[0], lineage[2], 2 + lineage[1]),
+        )
+
+    def chunk_lists(self, rows: int) -> ops.Custom:
+        """``(start [B], count [B]) ->`` the ``visible`` of a chunk, see ``masks.causal_mask``."""
+        return self._make("ChunkLists", ("start", "count"), lambda start, count: (*start, rows, 3))
+
     def top(self, k: int) -> ops.Custom:
         """``(x [R,V]) ->`` values ``[R,k]``, columns int32 ``[R,k]``: largest first, lower column on ties."""
         return self._make(

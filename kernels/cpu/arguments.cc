@@ -32,7 +32,8 @@ Arguments::Arguments(const char* op, int expected, int count, void** data, int* 
     Index size = 1;
     for (int i = 0; i < ranks[at]; ++i) {
       const Index length = shapes[at][i];
-      if (length < 1 || length > kLargest / size) fail(name + " has the impossible shape " + show(shapes[at], ranks[at]));
+      if (length < 1 || length > kLargest / size)
+        fail(name + " has the impossible shape " + show(shapes[at], ranks[at]));
       size *= length;
     }
     if (!data[at]) fail(name + " has no memory");

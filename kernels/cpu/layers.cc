@@ -109,10 +109,10 @@ void gated_linear(const float* x, Index rows, const float* panels, Index inner, 
       const Index column = pair * kPanel, width = std::min(kPanel, inner - column);
       for (Index row = 0; row < rows; row += kRows) {
         const Index here = std::min(kRows, rows - row);
-        multiply_panel(x + row * in, in, here, both.panel(2 * pair), kPanel, kPanel, in, gate.entries[0], kPanel, false,
-                       row == 0 ? both.panel(2 * pair + 1) : nullptr);
-        multiply_panel(x + row * in, in, here, both.panel(2 * pair + 1), kPanel, kPanel, in, up.entries[0], kPanel, false,
-                       row == 0 ? next : nullptr);
+        multiply_panel(x + row * in, in, here, both.panel(2 * pair), kPanel, kPanel, in, gate.entries[0], kPanel,
+                       false, row == 0 ? both.panel(2 * pair + 1) : nullptr);
+        multiply_panel(x + row * in, in, here, both.panel(2 * pair + 1), kPanel, kPanel, in, up.entries[0], kPanel,
+                       false, row == 0 ? next : nullptr);
         for (Index r = 0; r < here; ++r) {
           float* g = gate.entries[r];
           float* u = up.entries[r];

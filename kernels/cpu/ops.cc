@@ -4,6 +4,7 @@
 // In every op [B, N, ...] are rows; "absent" is a tensor of shape [1]; weights are packed (see panel.h).
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -242,6 +243,82 @@ MS_EAGLE_OP(VisibleRows) {
       list[0] = static_cast<int32_t>(prefix);
       list[1] = static_cast<int32_t>(found);
       std::fill(list + 2 + found, list + 2 + room, 0);
+    }
+  });
+}
+
+// start int32 [B], ancestors int32 [B,D+1,N], valid bool [B,N] -> visible int32 [B,N,2+D]: the committed slots, the
+// root's and then those of the row's path; a padded row sees slot `start` alone.
+MS_EAGLE_OP(TreeLists) {
+  return guard(extra, [&] {
+    const Arguments args("TreeLists", 4, count, data, ranks, shapes, types);
+    const Index batch = args.dim(1, 0, "ancestors"), levels = args.dim(1, 1, "ancestors");
+    const Index rows = args.dim(1, 2, "ancestors"), room = std::max<Index>(1, levels - 1);
+    const int32_t* start = args.ints(0, "start", {batch});
+    const int32_t* ancestors = args.ints(1, "ancestors", {batch, levels, rows});
+    const bool* valid = args.bools(2, "valid", {batch, rows});
+    check_range(args, "start", start, batch, INT32_MAX - rows);
+    check_range(args, "ancestors", ancestors, batch * levels * rows, rows);
+    int32_t* lists = args.ints(3, "result", {batch, rows, room + 2});
+    std::fill(lists, lists + batch * rows * (room + 2), 0);
+    for (Index row = 0; row < batch * rows; ++row) {
+      const Index b = row / rows, r = row % rows;
+      const int32_t* path = ancestors + b * levels * rows + r;
+      int32_t* list = lists + row * (room + 2);
+      Index depth = 0;
+      while (depth < levels && path[depth * rows] != 0) ++depth;
+      if (depth == levels) args.fail("ancestors of row " + std::to_string(r) + " do not end at the root");
+      list[0] = valid[row] ? start[b] + 1 : 0;
+      list[1] = valid[row] ? static_cast<int32_t>(depth) : 1;
+      if (!valid[row]) list[2] = start[b];
+      for (Index i = 0; valid[row] && i < depth; ++i) list[2 + i] = start[b] + path[(depth - 1 - i) * rows];
+    }
+  });
+}
+
+// start int32 [B], base int32 [B], lineage int32 [B,l,k] -> visible int32 [B,k,2+l]: the committed slots, then the
+// row's ancestor-or-self in each of the level blocks, which follow one another from slot `base` on.
+MS_EAGLE_OP(LevelLists) {
+  return guard(extra, [&] {
+    const Arguments args("LevelLists", 4, count, data, ranks, shapes, types);
+    const Index batch = args.dim(2, 0, "lineage"), levels = args.dim(2, 1, "lineage");
+    const Index branch = args.dim(2, 2, "lineage");
+    const int32_t* start = args.ints(0, "start", {batch});
+    const int32_t* base = args.ints(1, "base", {batch});
+    const int32_t* lineage = args.ints(2, "lineage", {batch, levels, branch});
+    check_range(args, "start", start, batch, INT32_MAX);
+    check_range(args, "base", base, batch, INT32_MAX - levels * branch);
+    check_range(args, "lineage", lineage, batch * levels * branch, branch);
+    int32_t* lists = args.ints(3, "result", {batch, branch, levels + 2});
+    for (Index row = 0; row < batch * branch; ++row) {
+      const Index b = row / branch;
+      int32_t* list = lists + row * (levels + 2);
+      list[0] = start[b];
+      list[1] = static_cast<int32_t>(levels);
+      for (Index level = 0; level < levels; ++level)
+        list[2 + level] = static_cast<int32_t>(base[b] + level * branch +
+                                               lineage[(b * levels + level) * branch + row % branch]);
+    }
+  });
+}
+
+// start int32 [B], count int32 [B] -> visible int32 [B,N,3]: row i of a chunk sees slots 0..start+i; a row from
+// `count` on sees slot `start` alone.
+MS_EAGLE_OP(ChunkLists) {
+  return guard(extra, [&] {
+    const Arguments args("ChunkLists", 3, count, data, ranks, shapes, types);
+    const Index batch = args.dim(2, 0, "result"), rows = args.dim(2, 1, "result");
+    const int32_t* start = args.ints(0, "start", {batch});
+    const int32_t* real = args.ints(1, "count", {batch});
+    check_range(args, "start", start, batch, INT32_MAX - rows);
+    check_range(args, "count", real, batch, rows + 1);
+    int32_t* lists = args.ints(2, "result", {batch, rows, 3});
+    for (Index row = 0; row < batch * rows; ++row) {
+      const Index b = row / rows, i = row % rows;
+      int32_t* list = lists + 3 * row;
+      list[0] = i < real[b] ? static_cast<int32_t>(start[b] + i + 1) : 0;
+      list[1] = i < real[b] ? 0 : 1;
+      list[2] = i < real[b] ? 0 : start[b];
     }
   });
 }

@@ -427,6 +427,15 @@ def check_malformed_calls_are_refused(library, rng):
         "EmbedRows": ([index, library.pack(normal(rng, 20, 20)), columns], [x.copy()]),
         "RmsNormRows": ([x, layer.norm, EPS], [x.copy()]),
         "VisibleRows": ([np.ones((1, 1, s.rows, 24), bool)], [visible.copy()]),
+        "TreeLists": (
+            [columns, np.zeros((1, 3, s.rows), np.int32), np.ones((1, s.rows), bool)],
+            [np.zeros((1, s.rows, 4), np.int32)],
+        ),
+        "LevelLists": (
+            [columns, columns, np.zeros((1, 2, s.rows), np.int32)],
+            [np.zeros((1, s.rows, 4), np.int32)],
+        ),
+        "ChunkLists": ([columns, columns * 0 + 1], [np.zeros((1, s.rows, 3), np.int32)]),
         "AttendRows": (
             [normal(rng, 1, 4, s.rows, 32), keys, values, visible],
             [np.empty((1, 4, s.rows, 32), np.float32)],
