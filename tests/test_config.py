@@ -131,7 +131,10 @@ def test_missing_file_and_directory(tmp_path):
             "generation.seed is 18446744073709551616; expected a whole number from 0 to",
         ),
         ("execution.threads=0", "execution.threads is 0; expected a whole number of at least 1, or null"),
-        ("execution.kernels=flash", "execution.kernels is the text 'flash'; expected auto, fused, native or eager"),
+        (
+            "execution.kernels=flash",
+            "execution.kernels is the text 'flash'; expected auto, fused, native or eager",
+        ),
         (
             "execution.mode=fast",
             "execution.mode is the text 'fast'; expected performance or reference",
