@@ -67,6 +67,9 @@ class Graphs(Protocol):
     def initial_state(self) -> Tensor:
         """State to start a request with."""
 
+    def clear(self) -> None:
+        """Empty all caches, after logits that were not finite."""
+
     def start_request(self, prompts: Sequence[Sequence[int]]) -> None:
         """Take note of new prompts, one per sequence, before they are read."""
 
@@ -289,6 +292,8 @@ class _Run:
         now = time.perf_counter()
         for row in np.flatnonzero(self.active):
             if report[row, FAULT] != HEALTHY:
+                engine.graphs.clear()
+                engine._cached = [[] for _ in engine._cached]
                 whose = "model" if report[row, FAULT] == TEACHER_NOT_FINITE else "drafter"
                 raise UserError(
                     f"the {whose}'s logits are not finite (NaN or infinity) after {self._n[row] + 1} tokens "

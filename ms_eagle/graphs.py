@@ -53,6 +53,10 @@ class TeacherGraphs:
         """Teacher-only decoding carries nothing from call to call."""
         return ops.zeros((self.batch, 1))
 
+    def clear(self) -> None:
+        """Empty the caches."""
+        self.teacher.cache.clear()
+
     def start_request(self, sequences: Sequence[Sequence[int]]) -> None:
         """Let the repetition penalty know the prompts."""
         self._sampled.see_only(sequences)
@@ -98,3 +102,8 @@ class EagleGraphs(TeacherGraphs):
     def initial_state(self) -> Tensor:
         """No feature yet: zeros ``[B, E]``."""
         return ops.zeros((self.batch, self.proposer.drafter.hidden_size), self.proposer.drafter.dtype)
+
+    def clear(self) -> None:
+        """Empty the teacher's and the drafter's cache."""
+        super().clear()
+        self.proposer.drafter.cache.clear()

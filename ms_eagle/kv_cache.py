@@ -27,6 +27,11 @@ class KVCache(nn.Cell):
         """The slot that takes padded writes."""
         return self.shape[2] - 1
 
+    def clear(self) -> None:
+        """Fill the buffers with zeros (on the host): a NaN would outlive its request, as 0 * NaN is NaN."""
+        for buffer in (*self.keys, *self.values):
+            buffer.set_data(ops.zeros(buffer.shape, buffer.dtype))
+
     def write(self, layer: int, key: Tensor, value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
         """Write rows and return the layer's whole K and V, which depend on the write.
 

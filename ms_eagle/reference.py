@@ -105,6 +105,10 @@ class ReferenceGraphs:
         """The state to start a request with."""
         return self.performance.initial_state()
 
+    def clear(self) -> None:
+        """See ``engine.Graphs``."""
+        self.performance.clear()
+
     def start_request(self, sequences: Sequence[Sequence[int]]) -> None:
         """See ``engine.Graphs``."""
         self.performance.start_request(sequences)

@@ -16,6 +16,7 @@ from ms_eagle.tree import TreeShape
 
 SHAPE = TreeShape(6, 3, 3)
 PROMPT_LENGTHS = (1, 2, 9, 20)
+ARCHITECTURES = ("llama_tied", "openpangu", "qwen2", "qwen3")
 
 
 def greedy(count=24, **settings):
@@ -48,14 +49,21 @@ def speculative(model):
     return tiny_engine.eagle(model, SHAPE, acceptance=0.6)
 
 
-@pytest.mark.parametrize("acceptance", [None, 1.0])
-@pytest.mark.parametrize("name", ["llama_tied", "openpangu", "qwen2", "qwen3"])
-def test_every_architecture_with_a_useless_and_with_a_perfect_drafter(name, acceptance):
+@pytest.mark.parametrize(
+    ("name", "acceptance", "backend"),
+    [
+        *((name, a, tiny_engine.DEFAULT) for name in ARCHITECTURES for a in (None, 1.0)),
+        ("qwen3", None, tiny_engine.EAGER),
+        ("openpangu", 1.0, tiny_engine.EAGER),
+    ],
+)
+def test_every_architecture_with_a_useless_and_with_a_perfect_drafter(name, acceptance, backend):
     model = tiny.make(name, seed=5)
     prompts = tiny_engine.prompts(*PROMPT_LENGTHS)
-    engine = tiny_engine.eagle(model, SHAPE, acceptance=acceptance)
+    engine = tiny_engine.eagle(model, SHAPE, acceptance=acceptance, backend=backend)
     got = engine.generate(prompts, greedy())
-    assert tokens(got) == tokens(tiny_engine.plain(model).generate(prompts, greedy()))
+    alone = tiny_engine.plain(model, backend=backend)
+    assert tokens(got) == tokens(alone.generate(prompts, greedy()))
     for completion in got:
         accepted = completion.accept_L
         assert sum(accepted) + len(accepted) >= completion.new_tokens

@@ -1,5 +1,6 @@
 """Teacher-only decoding through the host loop, on tiny teachers; transformers is the oracle."""
 
+import mindspore as ms
 import numpy as np
 import pytest
 import tiny
@@ -259,6 +260,19 @@ def test_logits_that_are_not_finite_end_the_run(model):
         UserError, match=r"model's logits are not finite.*after 6 tokens in model.dtype=float32"
     ):
         tiny_engine.plain(broken).generate(tiny_engine.prompts(6), greedy(3))
+
+
+@pytest.mark.parametrize("backend", [tiny_engine.DEFAULT, tiny_engine.EAGER])
+def test_a_fault_does_not_outlive_its_request(model, backend):
+    """A NaN in a slot that no mask shows would still be multiplied by a weight of 0."""
+    engine = tiny_engine.plain(model, backend=backend)
+    options, prompt = greedy(6, ignore_eos=True), tiny_engine.prompts(6)
+    want = tokens(engine.generate(prompt, options))
+    buffer = engine.graphs.teacher.cache.values[0]
+    buffer.set_data(ms.Tensor(np.full(buffer.shape, np.nan, np.float32)))
+    with pytest.raises(UserError, match="not finite"):
+        engine.generate([[*prompt[0], 5]], options, reuse_prefix=True)
+    assert tokens(engine.generate(prompt, options)) == want
 
 
 def test_seconds_are_plausible(engine):
