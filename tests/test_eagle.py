@@ -161,6 +161,20 @@ def test_requests_leave_nothing_behind(speculative):
     assert first == third
 
 
+@pytest.mark.parametrize("options", [greedy(10), sampled(2, 1.2, count=10)], ids=["greedy", "sampled"])
+def test_two_turns_equal_the_teachers_own(model, plain, options):
+    (prompt,), (question,) = tiny_engine.prompts(18, seed=8), tiny_engine.prompts(6, seed=9)
+    head = tiny_engine.random_head(model, draft_vocabulary=tiny_engine.VOCABULARY)
+    answers = []
+    for engine in (plain, tiny_engine.eagle(model, SHAPE, head=head)):
+        (first,) = engine.generate([prompt], options)
+        turn = [*prompt, *first.token_ids, *question]
+        (second,) = engine.generate([turn], options, reuse_prefix=True)
+        assert second.reused_tokens > len(prompt)
+        answers.append((first.token_ids, second.token_ids))
+    assert answers[0] == answers[1]
+
+
 def test_a_second_turn_reuses_both_caches(model):
     head = tiny_engine.random_head(model, draft_vocabulary=96, scale=0.1)
     engine = tiny_engine.eagle(model, SHAPE, head=head)

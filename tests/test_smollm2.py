@@ -12,6 +12,7 @@ from ms_eagle.chat import load_template
 from ms_eagle.config import load_config
 from ms_eagle.generation import GenerationOptions
 from ms_eagle.loading import load_engine
+from ms_eagle.sampling import SamplingParams
 
 pytestmark = pytest.mark.real_model
 
@@ -65,6 +66,23 @@ def test_greedy_continuations_equal_transformers(engine, peer, record_property):
         assert margin < NEAR_TIE, f"{text!r} differs at token {first} by {margin}"
     record_property("near_ties", json.dumps(ties))
     print(f"near-ties: {ties}")
+
+
+def test_speculation_writes_the_same_text(engine):
+    """A drafter that is right seven times in ten, and its mistakes, on real text: greedy and sampled."""
+    overrides = ["execution.device=CPU", "execution.batch_size=5", "drafter.kind=synthetic", "tree.budget=7"]
+    speculative = load_engine(load_config(CONFIG, [*overrides, "tree.depth=4"]))
+    template = load_template(engine.directory)
+    prompts = [template.encode([{"role": "user", "content": p}], engine.tokenizer) for p in PROMPTS[:5]]
+    warm = SamplingParams(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=7)
+    for options in (GenerationOptions(40), GenerationOptions(24, warm)):
+        got = speculative.generate(prompts, options)
+        want = engine.generate(prompts, options)
+        assert [c.token_ids for c in got] == [c.token_ids for c in want]
+        assert [c.text for c in got] == [c.text for c in want]
+        accepted = [a for c in got for a in c.accept_L]
+        assert 0.5 < np.mean(accepted) < 4
+    assert {c.drafter for c in got} == {"synthetic"}
 
 
 def test_config_is_the_published_models(smollm2):
