@@ -60,7 +60,7 @@ def check_head(
     asked = config.drafter
     head = load_head(directory, teacher=model.decoder, taps=asked.taps, rope_theta=asked.rope_theta)
     shape.check_vocabulary(head.config.draft_vocab_size)
-    backend = loading.start_device(config, progress)
+    backend = loading.start_device(config, progress, shape.depth)
     plain, others = as_it_is(head), suspects(head, model.decoder)
     capacity = min(config.model.max_length, _LONGEST)
     teacher = loading.load_teacher(

@@ -73,8 +73,13 @@ def open_model(config: Config, progress: Progress) -> Model:
     return Model(files, checkpoint, decoder, tokenizer)
 
 
-def start_device(config: Config, progress: Progress) -> StockBackend | NativeBackend:
+def start_device(config: Config, progress: Progress, strays: int) -> StockBackend | NativeBackend:
     """Start the device; return what teacher and drafter are made of.
+
+    Args:
+        config: its section ``execution``, and ``model.dtype``.
+        progress: is told when the best kernels are not to be had.
+        strays: most keys that a row sees beyond a prefix of the cache: the depth of the draft tree.
 
     Raises:
         UserError: a combination of device, kernels and dtype that cannot work.
@@ -86,7 +91,7 @@ def start_device(config: Config, progress: Progress) -> StockBackend | NativeBac
         name,
         device.dtype(config.model.dtype, name),
         threads=execution.threads,
-        strays=config.tree.depth,
+        strays=strays,
         notice=progress.note,
     )
 
@@ -134,10 +139,15 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
     check_drafter(config)
     model = open_model(config, progress)
     head = find_head(config, model.decoder, progress)
+    length, batch = config.model.max_length, config.execution.batch_size
     if head is not None:
         shape.check_vocabulary(head.config.draft_vocab_size)
-    backend = start_device(config, progress)
-    length, batch = config.model.max_length, config.execution.batch_size
+        if shape.depth >= length:
+            raise UserError(
+                f"tree.depth is {shape.depth}, but model.max_length={length} leaves room for paths of at "
+                f"most {length - 1} tokens: lower tree.depth."
+            )
+    backend = start_device(config, progress, 1 if head is None else shape.depth)
     slots = length + (1 if head is None else shape.rows) + 1
     taps = () if head is None else head.config.taps
     teacher = load_teacher(model, backend, progress, batch=batch, slots=slots, taps=taps)

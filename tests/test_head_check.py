@@ -38,7 +38,7 @@ def bench(model):
     """The teacher's answers, read once with every block tapped."""
     config = tiny_eagle.config(model, None, LONG)
     opened = loading.open_model(config, QUIET)
-    backend = loading.start_device(config, QUIET)
+    backend = loading.start_device(config, QUIET, SHAPE.depth)
     teacher = loading.load_teacher(
         opened, backend, QUIET, batch=1, slots=130, taps=tuple(range(opened.decoder.num_layers))
     )

@@ -154,6 +154,7 @@ def test_refused_heads(small, model, tmp_path, monkeypatch):
     assert "draft vocabulary has only 64 tokens" in refused(
         small, head, ["tree.branch=65", "tree.depth=1", "tree.budget=6"]
     )
+    assert "leaves room for paths of at most 95 tokens" in refused(small, head, ["tree.depth=96"])
     unnamed = tiny_eagle.head_dir(small, tmp_path, name="unnamed", eagle_aux_hidden_state_layer_ids=[])
     assert "name the taps" in refused(small, unnamed)
     assert "EAGLE-3 head" in refused(small, small)
