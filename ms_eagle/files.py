@@ -1,11 +1,13 @@
-"""Files that appear whole or not at all, and their hashes."""
+"""Files that appear whole or not at all, what may be written, and hashes."""
 
 import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from ms_eagle.errors import UserError
 
 
 @contextlib.contextmanager
@@ -44,6 +46,36 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8, atomically."""
     write_bytes(path, text.encode())
+
+
+def check_output(path: Path, name: str, inputs: Iterable[Path] = ()) -> None:
+    """Refuse a file to write before any work is done for it; nothing is created.
+
+    Args:
+        path: the file; one that exists may be replaced.
+        name: the option that named it, for the message.
+        inputs: files that are read and must outlive the run; those that do not exist are passed over.
+
+    Raises:
+        UserError: ``path`` is one of ``inputs``, under whatever name, is a directory, lies in no directory,
+            or may not be written.
+    """
+    if "\0" in str(path):
+        raise UserError(f"{name}: cannot write {str(path)!r}: no name holds a NUL")
+    try:
+        for each in inputs:
+            if path.exists() and each.exists() and path.samefile(each):
+                raise UserError(f"{name}: {path} is read by this run ({each}); name another file to write")
+        if path.is_dir():
+            raise UserError(f"{name}: cannot write {path}: it is a directory; expected a file")
+        if not path.parent.is_dir():
+            raise UserError(
+                f"{name}: cannot write {path}: there is no directory {path.parent}; make it first"
+            )
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise UserError(f"{name}: cannot write {path}: Permission denied")
+    except OSError as error:  # a name beyond all limits, a directory closed to us
+        raise UserError(f"{name}: cannot write {path}: {error.strerror}") from error
 
 
 def sha256(path: Path) -> str:

@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from ms_eagle import files
 from ms_eagle.errors import UserError
 
 SCHEMA = 1
@@ -21,37 +22,61 @@ _Key = tuple[str, int, int]
 
 
 class TraceWriter:
-    """Appends records to a new file, each flushed at once: a killed process leaves what it has written."""
+    """Appends records to a new file, each flushed at once: a killed process leaves what it has written.
+
+    The manifest waits for the record after it, so that a run which is refused before its first answer does
+    not cost an earlier trace: where a file exists, that refusal is not recorded.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Create ``path``, or empty it.
+        """Check that ``path`` can be written; nothing is created yet.
 
         Raises:
-            UserError: it cannot be written.
+            UserError: see ``files.check_output``.
         """
+        files.check_output(path, "execution.trace")
         self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 (open for the process's life)
-        except OSError as error:
-            raise UserError(f"execution.trace: cannot write {path}: {error.strerror}") from error
+        self._file: TextIO | None = None
+        self._manifest: Mapping[str, Any] | None = None
 
     def write(self, kind: str, record: Mapping[str, Any]) -> None:
-        """Write one record.
+        """Write one record, the manifest with the next one.
 
         Raises:
-            UserError: the disk is full, or the file has gone.
+            UserError: the file cannot be opened, the disk is full, or the file has gone.
         """
+        if self._file is None:
+            if kind == "manifest":
+                self._manifest = record
+                return
+            if kind == "error" and record["error"] == UserError.__name__ and self.path.exists():
+                return
         try:
-            line = json.dumps({"record": kind, **record}, ensure_ascii=False, allow_nan=False)
-            self._file.write(f"{line}\n")
-            self._file.flush()
+            if self._file is None:
+                self._open()
+            self._append(kind, record)
         except OSError as error:
             raise UserError(f"execution.trace: cannot write {self.path}: {error.strerror}") from error
 
+    def _open(self) -> None:
+        self._file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 (open for the process's life)
+        if self._manifest is not None:
+            self._append("manifest", self._manifest)
+
+    def _append(self, kind: str, record: Mapping[str, Any]) -> None:
+        line = json.dumps({"record": kind, **record}, ensure_ascii=False, allow_nan=False)
+        self._file.write(f"{line}\n")
+        self._file.flush()
+
     def close(self) -> None:
-        """Close the file; nothing is written after it."""
-        self._file.close()
+        """Close the file, for nothing is written after it.
+
+        A manifest that still waits is written alone, if no file is in its way.
+        """
+        if self._file is None and self._manifest is not None and not self.path.exists():
+            self._open()
+        if self._file is not None:
+            self._file.close()
 
 
 @dataclass
@@ -103,7 +128,7 @@ def read_trace(path: Path) -> Trace:
     torn = bool(rest)
     records = [_parse(path, number, line) for number, line in enumerate(lines, 1)]
     if not records or records[0]["record"] != "manifest":
-        raise UserError(f"{path} does not begin with a manifest; expected a trace of reference mode")
+        raise UserError(_stray(path, 1, "not a manifest"))
     manifest = records[0]
     if manifest.get("schema") != SCHEMA:
         raise UserError(
@@ -123,11 +148,18 @@ def read_trace(path: Path) -> Trace:
 def _parse(path: Path, number: int, line: bytes) -> Record:
     try:
         record = json.loads(line.decode())
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{path}:{number}: not a JSON object ({error}); is it a trace?") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(_stray(path, number, "not valid JSON")) from error
     if not isinstance(record, dict) or record.get("record") not in KINDS:
-        raise UserError(f"{path}:{number}: expected a record of kind {', '.join(KINDS)}")
+        raise UserError(_stray(path, number, "not a record"))
     return record
+
+
+def _stray(path: Path, number: int, found: str) -> str:
+    """What to say of a line that no trace has: at the start the whole file is something else."""
+    if number == 1:
+        return f"{path} is not a trace: its first line is {found}; expected a file written by --trace"
+    return f"{path}:{number}: {found}; expected a record of kind {', '.join(KINDS)}"
 
 
 def _place(trace: Trace, open_turns: dict[_Key, Turn], record: Record) -> None:

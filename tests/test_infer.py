@@ -128,6 +128,24 @@ def test_refused_files(here, tmp_path, name, data, message):
     assert line.startswith(f"{path}{message}")
 
 
+def test_a_trace_replaces_nothing_that_the_run_reads(here, tmp_path):
+    prompts, config = tmp_path / "p.jsonl", tmp_path / "c.yaml"
+    prompts.write_text('{"turns": ["a"]}\n')
+    config.write_text(f"model: {{source: {tmp_path / 'none'}}}\nexecution: {{mode: reference}}\n")
+    run = ("--config", config, "--prompts", prompts, "--trace")
+    before = prompts.read_text(), config.read_text()
+    for path, message in (
+        (prompts, "is read by this run"),
+        (config, "is read by this run"),
+        (tmp_path / "new" / "t.jsonl", "there is no directory"),
+    ):
+        line = refusal(here, *run, path)
+        assert line.startswith("execution.trace: ")
+        assert message in line
+    assert (prompts.read_text(), config.read_text()) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.yaml", "here", "p.jsonl"]
+
+
 def test_refused_standard_input(here):
     assert refusal(here, stdin=b"one\ntwo \xe9\n").startswith("standard input:2: byte 0xe9 is not UTF-8")
 

@@ -74,29 +74,43 @@ def test_a_killed_process_leaves_what_it_wrote(path):
     assert not trace.torn
 
 
-def test_a_new_trace_replaces_the_old_and_makes_its_directory(tmp_path):
-    path = tmp_path / "new" / "trace.jsonl"
+def test_a_new_trace_replaces_the_old(path):
+    write(path, ("manifest", MANIFEST), ("prefill", HERE), ("finish", HERE))
     write(path, ("manifest", MANIFEST), ("prefill", HERE))
-    write(path, ("manifest", MANIFEST))
-    assert read_trace(path).turns == []
+    assert read_trace(path).turns[0].finish is None
+
+
+def test_no_directory_is_made(tmp_path):
+    with pytest.raises(UserError, match="there is no directory"):
+        TraceWriter(tmp_path / "new" / "trace.jsonl")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "does not begin with a manifest"),
-        (b'{"record": "prefill"}\n', "does not begin with a manifest"),
+        (b"", "is not a trace: its first line is not a manifest"),
+        (b'{"record": "prefill"}\n', "is not a trace: its first line is not a manifest"),
         (b'{"record": "manifest", "schema": 2}\n', "schema 2; expected 1"),
         (b'{"record": "manifest"}\n', "schema None; expected 1"),
-        (b'{"record": "manifest", "schema": 1}\nnonsense\n', "trace.jsonl:2: not a JSON object"),
-        (b'{"record": "manifest", "schema": 1}\n[]\n', "trace.jsonl:2: expected a record of kind"),
-        (b'{"record": "manifest", "schema": 1}\n{"record": "x"}\n', "trace.jsonl:2: expected a record"),
+        (
+            b'{"record": "manifest", "schema": 1}\nnonsense\n',
+            "trace.jsonl:2: not valid JSON; expected a record",
+        ),
+        (
+            b'{"record": "manifest", "schema": 1}\n[]\n',
+            "trace.jsonl:2: not a record; expected a record of kind",
+        ),
+        (
+            b'{"record": "manifest", "schema": 1}\n{"record": "x"}\n',
+            "trace.jsonl:2: not a record; expected a record",
+        ),
         (b'{"record": "manifest", "schema": 1}\n{"record": "cycle"}\n', "trace.jsonl:2: .*lacks 'prompt'"),
         (
             b'{"record": "manifest", "schema": 1}\n{"record":"cycle","prompt":"p","turn":1,"row":0}\n',
             "trace.jsonl:2: the cycle record lacks 'a prefill record before it'",
         ),
-        (b"\xff\n", "trace.jsonl:1: not a JSON object"),
+        (b"\xff\n", "trace.jsonl is not a trace: its first line is not valid JSON; expected a file"),
     ],
 )
 def test_other_files_are_refused(path, content, message):
@@ -118,5 +132,23 @@ def test_an_unwritable_place_is_named(tmp_path):
 
 def test_a_full_disk_is_named():
     writer = TraceWriter(__import__("pathlib").Path("/dev/full"))
+    writer.write("manifest", MANIFEST)
     with pytest.raises(UserError, match="No space left"):
-        writer.write("manifest", MANIFEST)
+        writer.write("prefill", HERE)
+
+
+def test_a_refusal_before_the_first_answer_leaves_an_earlier_trace_alone(path):
+    refused = {"error": "UserError", "message": "no"}
+    path.write_text("earlier")
+    writer = TraceWriter(path)
+    writer.write("manifest", MANIFEST)
+    writer.write("error", refused)
+    writer.close()
+    assert path.read_text() == "earlier"
+    write(path, ("manifest", MANIFEST), ("error", {"error": "InvariantError"}))
+    assert read_trace(path).errors[0]["error"] == "InvariantError"
+    write(path, ("manifest", MANIFEST), ("prefill", HERE), ("error", refused))
+    assert [e["message"] for e in read_trace(path).errors] == ["no"]
+    path.unlink()
+    write(path, ("manifest", MANIFEST), ("error", refused))
+    assert [e["message"] for e in read_trace(path).errors] == ["no"]

@@ -281,6 +281,15 @@ def test_the_command_line_writes_the_page_and_names_mistakes(tmp_path, trace):
     assert missing.stderr.startswith("error: cannot read")
     assert len(missing.stderr.splitlines()) == 1
     assert run_tool(trace.path).returncode == 2
+    before = trace.path.read_bytes()
+    for place, message in ((trace.path, "is read by this run"), (tmp_path / "none" / "p", "no directory")):
+        refused = run_tool(trace.path, "--out", place)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert message in refused.stderr
+    assert trace.path.read_bytes() == before
+    assert not (tmp_path / "none").exists()
+    out.write_text("<html>")
+    assert "page.html is not a trace: its first line" in run_tool(out, "--out", tmp_path / "o").stderr
     assert run_tool("--help").returncode == 0
 
 

@@ -5,8 +5,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from ms_eagle import command_line
-from ms_eagle.config import load_config
+from ms_eagle import command_line, files
+from ms_eagle.config import Config, load_config
 from ms_eagle.errors import UserError
 from ms_eagle.prompts import check_text, read_prompts
 
@@ -57,6 +57,7 @@ def main(argv: list[str]) -> int:
     args = parse(argv)
     trace = [] if args.trace is None else [f"execution.trace={json.dumps(args.trace)}"]
     config = load_config(args.config, [*args.overrides, *drafter_overrides(args.drafter), *trace])
+    check_trace(args, config)
     texts = asked(args)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
@@ -107,6 +108,15 @@ def parse(argv: list[str]) -> Namespace:
     if args.raw and (args.chat or args.prompts is not None):
         raise UserError("--raw continues single prompts: use it with --prompt or piped text")
     return args
+
+
+def check_trace(args: Namespace, config: Config) -> None:
+    """Refuse a trace that cannot be written, or that would replace a file this run reads."""
+    if config.execution.trace is None:
+        return
+    read = [args.config, args.prompts, config.model.source, config.model.chat_template]
+    inputs = [Path(each).expanduser() for each in read if each is not None]
+    files.check_output(Path(config.execution.trace).expanduser(), "execution.trace", inputs)
 
 
 def drafter_overrides(drafter: str | None) -> list[str]:

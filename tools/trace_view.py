@@ -29,6 +29,7 @@ def main(argv: list[str]) -> int:
     what.add_argument("--out", metavar="HTML", type=Path, required=True, help="the page to write")
     parser.add_common_options()
     args = parser.parse_args(argv)
+    files.check_output(args.out, "--out", [args.trace])
     command_line.begin(args.verbose)
     from ms_eagle.trace import read_trace
     from ms_eagle.trace_view import page
