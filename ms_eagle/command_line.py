@@ -4,18 +4,21 @@ import argparse
 import faulthandler
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from ms_eagle import __version__, interrupts, quiet
+from ms_eagle import __version__, interrupts, quiet, standard_streams
 from ms_eagle.errors import UserError
+from ms_eagle.standard_streams import OutputError
 
 EXIT_STATUSES = """\
 exit status:
   0    done
-  1    an unexpected error (a traceback follows)
+  1    an unexpected error (a traceback follows), standard output that cannot be written (one line says
+       why), or a reader of it that closed it early, as `head` does
   2    bad input or configuration (one line says what to change)
   130  interrupted with Ctrl-C
 """
@@ -97,20 +100,45 @@ def begin(verbose: bool) -> None:
 def run(main: Callable[[list[str]], int]) -> NoReturn:
     """Call ``main`` with the arguments of this process and exit with the status it returns.
 
-    A `UserError` becomes one line on standard error and status 2, Ctrl-C status 130; a reader that closes our
-    output early ends the run without a word. Other exceptions are left to Python: a traceback and status 1.
+    A `UserError` becomes one line on standard error and status 2, Ctrl-C status 130, output that cannot be
+    written one line and status 1; a reader that closes our output early ends the run without a word. Other
+    exceptions are left to Python: a traceback and status 1.
+
+    Call it before anything that takes long is imported, for ``main`` to import it under these rules.
     """
     try:
-        status = main(sys.argv[1:])
-        sys.stdout.flush()
+        standard_streams.prepare()
+        status = _status(main)
+    except KeyboardInterrupt:
+        _end_at_once()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         status = 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        status = 130
     except BrokenPipeError:
-        # Python flushes once more while it exits: give that flush a place to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        standard_streams.drop(sys.stdout)
+        status = 1
+    except OutputError as error:
+        standard_streams.drop(sys.stdout)
+        print(f"error: cannot write the answer: {error}", file=sys.stderr)
         status = 1
     sys.exit(status)
+
+
+def _status(main: Callable[[list[str]], int]) -> int:
+    """The status of ``main``, of ``--help`` and ``--version`` too, when all output has been written."""
+    try:
+        status = main(sys.argv[1:])
+    except SystemExit as done:
+        status = done.code or 0
+    sys.stdout.flush()
+    return status
+
+
+def _end_at_once() -> NoReturn:
+    """Exit with status 130, but without exit hooks: those of a half imported MindSpore abort the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
+    try:
+        print("interrupted", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+    finally:
+        os._exit(130)

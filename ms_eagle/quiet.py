@@ -16,6 +16,9 @@ from typing import TextIO
 
 from platformdirs import user_cache_path
 
+from ms_eagle import standard_streams
+from ms_eagle.standard_streams import Messages, Output
+
 _TAIL = 4000  # characters of hidden output shown after an unexpected error
 _ERRORS_ONLY = "3"  # GLOG_v: 0 debug, 1 info, 2 warning, 3 error, 4 critical
 
@@ -74,21 +77,13 @@ class HiddenOutput:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         if not os.isatty(1):
-            sys.stdout = self._move(sys.stdout, 1)
-        sys.stderr = self._move(sys.stderr, 2)
+            sys.stdout = self._move(Output, sys.stdout, 1)
+        sys.stderr = self._move(Messages, sys.stderr, 2)
 
-    def _move(self, stream: TextIO, descriptor: int) -> TextIO:
-        stream.flush()
-        kept = os.dup(descriptor)
+    def _move(self, kind: type[Output], stream: TextIO, descriptor: int) -> Output:
+        moved = standard_streams.text(kind, stream, os.dup(descriptor))
         os.dup2(self._file.fileno(), descriptor)
-        return open(
-            kept,
-            "w",
-            encoding=stream.encoding,
-            errors=stream.errors,
-            buffering=1,
-            closefd=False,
-        )
+        return moved
 
     def tail(self) -> str:
         """The last few thousand characters hidden so far."""

@@ -117,3 +117,65 @@ def test_native_output_is_hidden_and_shown_after_an_unexpected_error():
 def test_user_errors_do_not_show_hidden_output():
     done = process("command_line.begin(False)\nos.write(2, b'noise\\n')\nraise UserError('wrong')")
     assert (done.returncode, done.stderr) == (2, "error: wrong\n")
+
+
+def shell(body, redirection):
+    return subprocess.run(
+        ["bash", "-c", f'exec "$@" {redirection}', "bash", *program(body)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("begin", ["", "command_line.begin(False)\n"])
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_the_null_device(begin, redirection):
+    body = (
+        f"{begin}print('out')\nprint('message', file=sys.stderr)\n"
+        "assert (sys.stdin.isatty(), sys.stdin.read()) == (False, '')\n"
+        "with open(os.devnull) as file: assert file.fileno() > 2\n"
+        "return 3"
+    )
+    done = shell(body, redirection if "<" in redirection else f"{redirection} </dev/null")
+    assert done.returncode == 3
+    assert done.stdout == ("" if ">&-" in redirection.replace("2>&-", "") else "out\n")
+    assert done.stderr == ("" if "2>&-" in redirection else "message\n")
+
+
+@pytest.mark.parametrize("begin", ["", "command_line.begin(False)\n"])
+@pytest.mark.parametrize(
+    "rest",
+    ["return 0", "while True: print('answer', flush=True)", "sys.stdout.write('a')\nraise SystemExit(0)"],
+)
+def test_a_full_disk_is_one_line_and_status_1(begin, rest):
+    done = shell(f"{begin}print('answer', end='')\n{rest}", ">/dev/full")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: cannot write the answer: No space left on device\n",
+    )
+
+
+def test_messages_that_cannot_be_written_are_dropped():
+    body = "command_line.begin(False)\nprint('figures', file=sys.stderr)\nprint('out')\nreturn 0"
+    done = shell(body, "2>/dev/full")
+    assert (done.returncode, done.stdout) == (0, "out\n")
+    assert shell("raise UserError('wrong')", "2>/dev/full").returncode == 2
+
+
+def test_ctrl_c_runs_no_exit_hooks():
+    """Those of a half imported library abort."""
+    body = "import atexit\natexit.register(os.abort)\nprint('kept')\nraise KeyboardInterrupt"
+    for begin in ("", "command_line.begin(False)\n"):
+        done = process(begin + body)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "kept\n", "interrupted\n")
+
+
+@pytest.mark.parametrize("tool", ["infer", "check_head", "trace_view"])
+def test_tools_import_nothing_slow_before_ctrl_c_is_in_hand(tool):
+    slow = {"numpy", "pydantic", "rich", "tokenizers", "mindspore"}
+    tools = Path(__file__).parent.parent / "tools"
+    code = f"import sys\nsys.path.insert(0, {str(tools)!r})\nimport {tool}\n"
+    code += f"print(sorted({slow} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n"

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from ms_eagle import command_line
-from ms_eagle.config import load_config
 from ms_eagle.errors import UserError
 from ms_eagle.prompts import check_text
 
@@ -30,6 +29,8 @@ how wide to look. The exit status does not depend on the verdict.
 
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
+    from ms_eagle.config import load_config  # when Ctrl-C is in hand
+
     parser = command_line.Parser("[options]", DESCRIPTION, EPILOG)
     what = parser.add_argument_group("what to measure")
     what.add_argument(

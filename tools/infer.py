@@ -4,11 +4,14 @@ import json
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ms_eagle import command_line, files
-from ms_eagle.config import Config, load_config
 from ms_eagle.errors import UserError
 from ms_eagle.prompts import check_text, read_prompts
+
+if TYPE_CHECKING:  # main imports it when Ctrl-C is in hand
+    from ms_eagle.config import Config
 
 DESCRIPTION = """\
 Chat with a model, answer one prompt, or answer a file of prompts.
@@ -54,6 +57,8 @@ DRAFTERS = ("none", "eagle3", "synthetic")  # the values of drafter.kind
 
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
+    from ms_eagle.config import load_config
+
     args = parse(argv)
     trace = [] if args.trace is None else [f"execution.trace={json.dumps(args.trace)}"]
     config = load_config(args.config, [*args.overrides, *drafter_overrides(args.drafter), *trace])
@@ -110,7 +115,7 @@ def parse(argv: list[str]) -> Namespace:
     return args
 
 
-def check_trace(args: Namespace, config: Config) -> None:
+def check_trace(args: Namespace, config: "Config") -> None:
     """Refuse a trace that cannot be written, or that would replace a file this run reads."""
     if config.execution.trace is None:
         return
