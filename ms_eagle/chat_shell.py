@@ -68,9 +68,10 @@ class ChatShell:
         try:
             completion = self._conversation.say(message, self._options, self._report.text)
         except UserError as error:
+            said = UserError(f"{error} (/reset starts anew)")
             if not self._interactive:
-                raise
-            _tell(f"error: {error} (/reset starts anew)")
+                raise said from error
+            _tell(f"error: {said}")
             return True
         self._report.end(completion)
         return self._interactive or completion.finish_reason != "interrupted"

@@ -4,6 +4,7 @@ Every key lives in this schema with its description, unit, range and default; ``
 from it. A key or value that this version does not implement is refused, never ignored.
 """
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -290,15 +291,33 @@ def _parse_override(override: str) -> tuple[schema.Keys, Any]:
     name, equals, text = override.partition("=")
     if not equals:
         raise UserError(f"--set {override}: expected section.key=value, such as generation.temperature=0.7")
+    if not name.strip():
+        raise UserError(f"--set {override}: the key is empty; expected section.key=value")
     options = schema.options(Config)
     if name not in options:
         inside = next((option for option in options if option.startswith(f"{name}.")), None)
         if inside is not None:
             raise UserError(f"--set {name}: is a section; set one of its keys, such as {inside}")
+        section = _section_like(name, list(options))
+        if section is not None:
+            example = next(option for option in options if option.startswith(f"{section}."))
+            raise UserError(
+                f"--set: unknown key {name}; did you mean the section {section}? Set one of its keys, such as"
+                f" {example}"
+            )
         raise UserError(
             f"--set: unknown key {name} (nearest valid key: {schema.nearest(name, list(options))})"
         )
     return tuple(name.split(".")), strict_yaml.parse(text, f"--set {name}").value
+
+
+def _section_like(name: str, options: list[str]) -> str | None:
+    """The section that a name without a dot abbreviates or misspells, unless a key has that very name."""
+    if "." in name or any(option.endswith(f".{name}") for option in options):
+        return None
+    sections = list(Config.model_fields)
+    begun = [section for section in sections if section.startswith(name)]
+    return next(iter(begun or difflib.get_close_matches(name, sections, 1)), None)
 
 
 def _assign(data: dict[str, Any], keys: schema.Keys, value: Any) -> None:

@@ -31,10 +31,7 @@ def fetch(reference: str, progress: Progress, cache_dir: Path | None = None) -> 
         UserError: malformed reference, no such repository or revision, no access, or neither network nor
             a cached copy.
     """
-    match = _FORM.fullmatch(reference)
-    if match is None:
-        raise UserError(f"model source hf:{reference} is not of the form hf:org/name[@revision]")
-    repository, revision = match["repository"], match["revision"]
+    repository, revision = check_form(reference)
     directory = _snapshot(repository, revision, progress, cache_dir)
     if not any(directory.glob("*.safetensors")):
         raise UserError(
@@ -42,6 +39,18 @@ def fetch(reference: str, progress: Progress, cache_dir: Path | None = None) -> 
             "or, if a download was cut off, run again with network"
         )
     return directory, f"{repository}@{directory.name}"
+
+
+def check_form(reference: str) -> tuple[str, str | None]:
+    """Repository and revision of ``org/name[@revision]``.
+
+    Raises:
+        UserError: it is of another form.
+    """
+    match = _FORM.fullmatch(reference)
+    if match is None:
+        raise UserError(f"hf:{reference} is not of the form hf:org/name[@revision]")
+    return match["repository"], match["revision"]
 
 
 def _snapshot(repository: str, revision: str | None, progress: Progress, cache_dir: Path | None) -> Path:
@@ -84,7 +93,7 @@ def _snapshot(repository: str, revision: str | None, progress: Progress, cache_d
     except LocalEntryNotFoundError as error:
         raise UserError(
             f"{wanted} is not in the local Hugging Face cache and the Hub cannot be reached; "
-            "connect once, or set model.source to a local directory or .gguf file"
+            "connect once, or name a local copy: a directory, or for a model a .gguf file"
         ) from error
     except RepositoryNotFoundError as error:
         raise UserError(f"{wanted}: no such repository, or a private one without a login") from error

@@ -11,6 +11,8 @@ from typing import Any
 
 from ms_eagle.errors import UserError
 
+_KEYS = ("question_id", "category", "turns")
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -89,7 +91,9 @@ def _prompt(line: bytes, where: str, number: int) -> Prompt:
 
 def _turns(record: dict[str, Any], where: str) -> tuple[str, ...]:
     if "turns" not in record:
-        raise UserError(f'{where}: "turns" is missing; expected a list with at least one message')
+        stray = ", ".join(json.dumps(key, ensure_ascii=True) for key in record if key not in _KEYS)
+        found = f" (found {stray[:200]})" if stray else ""
+        raise UserError(f'{where}: "turns" is missing{found}; expected a list with at least one message')
     turns = record["turns"]
     if not isinstance(turns, list) or not turns:
         found = "an empty list" if turns == [] else _kind(turns)

@@ -169,6 +169,8 @@ def _explain_one(schema: type[BaseModel], problem: ErrorDetails, path: Keys) -> 
     found = describe(problem["input"])
     if problem["type"] == "not_built":
         found = f"{problem['input']}, which this version does not have"
+    if problem["type"] == "finite_number":
+        wanted = wanted.replace("a number", "a finite number", 1)
     if wanted.removeprefix("non-empty ").startswith("text") and not isinstance(
         problem["input"], str | types.NoneType
     ):

@@ -15,6 +15,7 @@ FORMS = (
 )
 # Part of the cache key: raise it whenever gguf_import would write other files for the same GGUF file.
 CONVERTER_VERSION = 1
+HEAD_FORMS = "a directory with config.json and weights, or hf:org/name[@revision]"
 _GGUF_MAGIC = b"GGUF"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -59,18 +60,35 @@ def resolve(source: str, *, cache_dir: Path | None = None, progress: Progress | 
     return ModelFiles(_from_gguf(path, root, progress), str(path))
 
 
-def _local_path(source: str) -> Path:
+def check_head(source: str) -> None:
+    """Refuse what cannot be the source of a drafter head; fetches nothing.
+
+    Args:
+        source: one of ``HEAD_FORMS``; whether a repository exists is not asked here.
+
+    Raises:
+        UserError: another form, nothing there, or not a directory. It speaks of a head, not of a model.
+    """
+    if source.startswith("hf:"):
+        hub_source.check_form(source.removeprefix("hf:"))
+        return
+    path = _local_path(source, "head", HEAD_FORMS)
+    if not path.is_dir():
+        raise UserError(f"the head {source!r} is not a directory; expected {HEAD_FORMS}")
+
+
+def _local_path(source: str, what: str = "model source", forms: str = FORMS) -> Path:
     if not source.strip():
-        raise UserError(f"the model source is empty; expected {FORMS}")
+        raise UserError(f"the {what} is empty; expected {forms}")
     try:
         path = Path(source).expanduser().absolute()
         if path.exists():
             return path
     except (OSError, RuntimeError, ValueError) as error:  # an unknown ~user, a NUL, a name beyond all limits
-        raise UserError(f"the model source {source!r} is not usable as a path ({error})") from error
+        raise UserError(f"the {what} {source!r} is not usable as a path ({error})") from error
     if _SCHEME.match(source):
-        raise UserError(f"the model source {source!r} has an unknown scheme; expected {FORMS}")
-    raise UserError(f"the model source {source!r} does not exist ({str(path)!r}); expected {FORMS}")
+        raise UserError(f"the {what} {source!r} has an unknown scheme; expected {forms}")
+    raise UserError(f"the {what} {source!r} does not exist ({str(path)!r}); expected {forms}")
 
 
 def _checked_directory(path: Path) -> Path:

@@ -75,7 +75,7 @@ def test_commands(chat):
 
 
 def test_a_mistake_ends_a_pipe_and_not_a_terminal(chat):
-    with pytest.raises(UserError, match="too long"):
+    with pytest.raises(UserError, match=r"too long.* \(/reset starts anew\)$"):
         chat(b"bad\nnext\n", terminal=False)
     finished, heard, _, err = chat(b"bad\nnext\n", terminal=True)
     assert finished

@@ -139,7 +139,8 @@ def test_offline_mode_is_respected(snapshot: Path, hub: Hub, monkeypatch: pytest
 
 def test_neither_network_nor_cache(cache: Path) -> None:
     with pytest.raises(
-        UserError, match=r"hf:org/tiny@v1 is not in the local .* cannot be reached; .*model\.source"
+        UserError,
+        match=r"hf:org/tiny@v1 is not in the local .* cannot be reached; .*a local copy: a directory",
     ):
         sources.resolve("hf:org/tiny@v1")
 

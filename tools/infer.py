@@ -1,5 +1,6 @@
 """Chat with a model, answer one prompt, or answer a file of prompts."""
 
+import difflib
 import json
 import sys
 from argparse import Namespace
@@ -63,6 +64,8 @@ def main(argv: list[str]) -> int:
     trace = [] if args.trace is None else [f"execution.trace={json.dumps(args.trace)}"]
     config = load_config(args.config, [*args.overrides, *drafter_overrides(args.drafter), *trace])
     check_trace(args, config)
+    if config.drafter.kind == "eagle3" and config.drafter.source is not None:
+        check_head(config.drafter.source)
     texts = asked(args)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
@@ -115,6 +118,16 @@ def parse(argv: list[str]) -> Namespace:
     return args
 
 
+def check_head(source: str) -> None:
+    """Refuse a head that is not there, before the teacher is loaded for it."""
+    from ms_eagle import sources
+
+    try:
+        sources.check_head(source)
+    except UserError as error:
+        raise UserError(f"drafter.source: {error}") from error
+
+
 def check_trace(args: Namespace, config: "Config") -> None:
     """Refuse a trace that cannot be written, or that would replace a file this run reads."""
     if config.execution.trace is None:
@@ -132,6 +145,11 @@ def drafter_overrides(drafter: str | None) -> list[str]:
         return [f"drafter.kind={drafter}"]
     if not drafter.strip():
         raise UserError(f"--drafter is empty; expected {', '.join(DRAFTERS)} or the directory of a head")
+    near = difflib.get_close_matches(drafter, DRAFTERS, 1)
+    if near and not Path(drafter).exists():
+        raise UserError(
+            f"--drafter {drafter}: there is no such kind and no such directory; did you mean {near[0]}?"
+        )
     return ["drafter.kind=eagle3", f"drafter.source={json.dumps(drafter)}"]
 
 
