@@ -15,8 +15,6 @@ from ms_eagle.sampling import SamplingParams
 from ms_eagle.tree import TreeShape
 
 SHAPE = TreeShape(6, 3, 3)
-PROMPT_LENGTHS = (1, 2, 9, 20)
-ARCHITECTURES = ("llama_tied", "openpangu", "qwen2", "qwen3")
 
 
 def greedy(count=24, **settings):
@@ -47,46 +45,6 @@ def plain(model):
 def speculative(model):
     """Half of its proposals are right: cycles of every length occur."""
     return tiny_engine.eagle(model, SHAPE, acceptance=0.6)
-
-
-@pytest.mark.parametrize(
-    ("name", "acceptance", "backend"),
-    [
-        *((name, a, tiny_engine.DEFAULT) for name in ARCHITECTURES for a in (None, 1.0)),
-        ("qwen3", None, tiny_engine.EAGER),
-        ("openpangu", 1.0, tiny_engine.EAGER),
-    ],
-)
-def test_every_architecture_with_a_useless_and_with_a_perfect_drafter(name, acceptance, backend):
-    model = tiny.make(name, seed=5)
-    prompts = tiny_engine.prompts(*PROMPT_LENGTHS)
-    engine = tiny_engine.eagle(model, SHAPE, acceptance=acceptance, backend=backend)
-    got = engine.generate(prompts, greedy())
-    alone = tiny_engine.plain(model, backend=backend)
-    assert tokens(got) == tokens(alone.generate(prompts, greedy()))
-    for completion in got:
-        accepted = completion.accept_L
-        assert sum(accepted) + len(accepted) >= completion.new_tokens
-        if acceptance == 1.0 and completion.prompt_tokens > 1:
-            # Perfect until the answer's own end; the last cycle runs past the script.
-            assert set(accepted[:-1]) == {SHAPE.depth}
-        if acceptance == 1.0 and completion.prompt_tokens == 1:
-            assert accepted[0] == 0  # nothing is committed yet, so nothing was drafted
-        if acceptance is None:
-            assert np.mean(accepted) < 1
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [(1, 1, 1), (1, 4, 3), (4, 4, 1), (2, 1, 2), (5, 1, 5), (39, 5, 3), (12, 2, 4), (7, 7, 2)],
-)
-def test_every_shape_of_tree(model, plain, shape):
-    prompts = tiny_engine.prompts(1, 13, 24, seed=1)
-    engine = tiny_engine.eagle(model, TreeShape(*shape), acceptance=0.7)
-    for options in (greedy(), sampled(3, 1.3, repetition_penalty=1.3, top_p=0.95)):
-        got = engine.generate(prompts, options)
-        assert tokens(got) == tokens(plain.generate(prompts, options))
-        assert max(max(c.accept_L) for c in got) <= min(shape[0], shape[1])
 
 
 def test_budget_beyond_the_pool_is_refused():

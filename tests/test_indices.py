@@ -63,7 +63,14 @@ def test_no_index_leaves_its_range(monkeypatch, reorder, sampling):
     model = tiny.make("llama", seed=3)
     head = tiny_engine.random_head(model, draft_vocabulary=96)
     engine = tiny_engine.eagle(
-        model, TreeShape(3, 2, 2), batch=2, head=head, reorder=reorder, capacity=10, chunk=4
+        model,
+        TreeShape(3, 2, 2),
+        batch=2,
+        head=head,
+        reorder=reorder,
+        capacity=10,
+        chunk=4,
+        backend=tiny_engine.EAGER,
     )
     prompts = tiny_engine.prompts(7, 9)  # short: eager execution takes seconds a cycle
     with watched(monkeypatch) as counts:
