@@ -171,7 +171,7 @@ def test_ctrl_c_runs_no_exit_hooks():
         assert (done.returncode, done.stdout, done.stderr) == (130, "kept\n", "interrupted\n")
 
 
-@pytest.mark.parametrize("tool", ["infer", "check_head", "trace_view"])
+@pytest.mark.parametrize("tool", ["infer", "check_head", "trace_view", "benchmark_kernels"])
 def test_tools_import_nothing_slow_before_ctrl_c_is_in_hand(tool):
     slow = {"numpy", "pydantic", "rich", "tokenizers", "mindspore"}
     tools = Path(__file__).parent.parent / "tools"
