@@ -148,10 +148,10 @@ class _NativeReorder(nn.Cell):
 
     def __init__(self, operators: native.Operators, cache: KVCache) -> None:
         super().__init__()
-        self.trash = cache.trash
+        self.cache = cache
         self.move = native.Commit(operators, ParameterTuple((*cache.keys, *cache.values)), cache.shape)
 
     def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
-        sources, targets = path_slots(path, count, n, self.trash)
+        sources, targets = path_slots(path, count, n, self.cache.trash)
         self.move(sources, targets)
         return commit_by_length(n, count)
