@@ -12,7 +12,7 @@ in the batch or with the device. Here floats end at two element-wise results and
 Every filter keeps a best-first prefix, and a draw is the end of a prefix too. A prefix is found from a target
 (a count of tokens or a sum of weights) without a sort: two histograms, over the high 14 bits of the score and
 then over the low 13 bits within one bin, name the score at which the running sum reaches the target; tokens
-that share this score count in index order. On a CPU all of it costs a third of sorting the vocabulary.
+that share this score count in index order. On a CPU all of it costs about half of sorting the vocabulary.
 
 Functions for use inside `construct`, all shapes static, every index in range whatever the logits hold (NaN
 included). B requests, N rows, V vocabulary.

@@ -216,6 +216,7 @@ def head_directory(config: Config, progress: Progress) -> Path:
     """
     check_drafter(config)
     try:
+        sources.check_head(config.drafter.source)
         return sources.resolve(
             config.drafter.source, cache_dir=_cache_dir(config), progress=progress
         ).directory

@@ -73,7 +73,7 @@ def test_refusals_before_anything_is_loaded(here, config, tmp_path):
 
 def test_a_head_that_cannot_be_loaded(here, config, tmp_path):
     line = refusal(here, "--config", config, "--set", f"drafter.source={tmp_path / 'none'}")
-    assert line.startswith("drafter.source: the model source ")
+    assert line.startswith("drafter.source: the head ")
 
 
 def test_json_of_a_text(here, config, tmp_path):

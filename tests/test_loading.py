@@ -142,7 +142,7 @@ def test_refused_heads(small, model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(loading, "load_teacher", not_reached)
     head = tiny_eagle.head_dir(small, tmp_path)
-    assert refused(small, tmp_path / "none").startswith("drafter.source: the model source ")
+    assert refused(small, tmp_path / "none").startswith("drafter.source: the head ")
     assert "is a head for another model" in refused(
         small, tiny_eagle.head_dir(small, tmp_path, name="wide", hidden_size=40, target_hidden_size=40)
     )
