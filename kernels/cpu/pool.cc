@@ -19,6 +19,7 @@ namespace ms_eagle {
 namespace {
 
 constexpr int kSpins = 800;  // some tens of microseconds
+constexpr uint32_t kNoItem = UINT32_MAX;  // beyond every count
 
 inline void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -50,17 +51,19 @@ class Pool {
   int size() const { return size_; }
 
   void run(int64_t count, void (*item)(void*, int64_t), void* context) {
+    // No ticket is valid while the job changes: a thread that is late for the job before must not take an
+    // item of this one by a ticket of that one, which would then be counted twice.
+    ticket_.store((uint64_t{job_} << 32) | kNoItem);
     item_.store(item, std::memory_order_relaxed);
     context_.store(context, std::memory_order_relaxed);
     count_.store(static_cast<uint32_t>(count), std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
-    const uint32_t job = ++job_;
-    ticket_.store(uint64_t{job} << 32);
+    ticket_.store(uint64_t{++job_} << 32);
     if (sleeping_.load() > 0) {
       { std::lock_guard<std::mutex> lock(mutex_); }
       wake_.notify_all();
     }
-    take(job);
+    take();
     const auto total = static_cast<uint32_t>(count);
     for (int spin = 0; spin < kSpins; ++spin) {
       if (done_.load() == total) return;
@@ -73,14 +76,16 @@ class Pool {
   }
 
  private:
-  // Take items of one job until none is left. A ticket is (job, next item): a thread that wakes late finds
-  // another job's number in it and takes nothing, so what it read of the job before does no harm.
-  void take(uint32_t job) {
-    auto* item = item_.load(std::memory_order_relaxed);
-    void* context = context_.load(std::memory_order_relaxed);
-    const uint32_t count = count_.load(std::memory_order_relaxed);
+  // Take items until none is left. A ticket is (job, next item). The job is read after a ticket and taken only
+  // if that ticket is still the newest: then what was read belongs to it, since a job changes only when all
+  // its items are done.
+  void take() {
     uint64_t ticket = ticket_.load();
-    while (ticket >> 32 == job && static_cast<uint32_t>(ticket) < count) {
+    while (true) {
+      auto* item = item_.load(std::memory_order_relaxed);
+      void* context = context_.load(std::memory_order_relaxed);
+      const uint32_t count = count_.load(std::memory_order_relaxed);
+      if (static_cast<uint32_t>(ticket) >= count) return;
       if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
       item(context, static_cast<uint32_t>(ticket));
       if (done_.fetch_add(1) + 1 == count && caller_waits_.load()) {
@@ -103,7 +108,7 @@ class Pool {
         sleeping_.fetch_sub(1);
       }
       last = static_cast<uint32_t>(ticket_.load() >> 32);
-      take(last);
+      take();
     }
   }
 
