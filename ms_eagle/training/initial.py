@@ -1,0 +1,65 @@
+"""Weights to start from: the teacher's own where shapes allow, small random numbers elsewhere."""
+
+import numpy as np
+
+from ms_eagle.attention import Read
+from ms_eagle.head_config import HeadConfig
+
+_SCALE = 0.02
+
+
+def random_start(config: HeadConfig, seed: int) -> dict[str, np.ndarray]:
+    """Normal matrices of standard deviation 0.02 and norms of 1, float32, for every tensor of the head."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: np.ones(shape, np.float32)
+        if len(shape) == 1
+        else (rng.standard_normal(shape) * _SCALE).astype(np.float32)
+        for name, shape in config.tensor_shapes().items()
+    }
+
+
+def teacher_start(
+    config: HeadConfig, seed: int, read: Read, layers: int, lm_head_rows: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Begin as a continuation of the teacher.
+
+    ``fc`` hands the last tap through; the head's layers are the teacher's last blocks, the first of them
+    reading the feature and not yet the embedding; the final norm and the LM head's rows are the teacher's.
+    Tensors of other shapes than the head's stay random.
+
+    Args:
+        config: of the head.
+        seed: of what stays random.
+        read: a tensor of the teacher by its Hugging Face name.
+        layers: how many blocks the teacher has.
+        lm_head_rows: the teacher's rows of the draft vocabulary, ``[V_d, E]``.
+    """
+    tensors = random_start(config, seed)
+
+    def take(name: str, value: np.ndarray) -> None:
+        if tensors[name].shape == value.shape:
+            tensors[name] = np.array(value, np.float32)
+
+    hidden = config.hidden_size
+    if config.hidden_size == config.target_hidden_size:
+        tensors["fc.weight"][:, (config.num_taps - 1) * hidden :] = np.eye(hidden, dtype=np.float32)
+    for layer in range(config.num_layers):
+        ours, theirs = f"layers.{layer}.", f"model.layers.{layers - config.num_layers + layer}."
+        for part in "qkv":
+            weight = np.array(read(f"{theirs}self_attn.{part}_proj.weight"), np.float32)
+            if layer == 0:
+                weight = np.concatenate([np.zeros_like(weight), weight], 1)
+                random = tensors[f"{ours}attention.{part}_proj.weight"]
+                if random.shape == weight.shape:
+                    weight[:, :hidden] = random[:, :hidden]
+            take(f"{ours}attention.{part}_proj.weight", weight)
+        take(f"{ours}attention.o_proj.weight", read(f"{theirs}self_attn.o_proj.weight"))
+        for part in ("gate", "up", "down"):
+            take(f"{ours}mlp.{part}_proj.weight", read(f"{theirs}mlp.{part}_proj.weight"))
+        norm = "hidden_norm" if layer == 0 else "input_norm"
+        take(f"{ours}{norm}.weight", read(f"{theirs}input_layernorm.weight"))
+        take(f"{ours}post_attention_norm.weight", read(f"{theirs}post_attention_layernorm.weight"))
+    take("norm.weight", read("model.norm.weight"))
+    take("lm_head.weight", lm_head_rows)
+    return tensors
