@@ -1,5 +1,6 @@
 """What a run was made of: configuration, versions, device, code revision and weights."""
 
+import hashlib
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -73,3 +74,9 @@ def weight_hashes(directory: Path, progress: Progress | None = None) -> list[dic
             described.append({"file": path.name, "bytes": size, "sha256": files.sha256(path)})
             step.advance(size)
     return described
+
+
+def weights_hash(directory: Path, progress: Progress | None = None) -> str:
+    """One hexadecimal SHA-256 for a model: of the names and hashes of its weights and configuration."""
+    lines = [f"{each['sha256']}  {each['file']}\n" for each in weight_hashes(directory, progress)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
