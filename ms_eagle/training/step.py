@@ -160,7 +160,7 @@ class HeadTrainer:
                 "it belongs to another configuration."
             )
         for name, parameter_ in parameters.items():
-            parameter_.set_data(Tensor(np.ascontiguousarray(state[name])))
+            parameter_.set_data(Tensor(np.array(state[name])))
 
     def _everything(self) -> dict[str, Parameter]:
         optimizer = self._optimizer
