@@ -12,7 +12,7 @@ from ms_eagle.errors import UserError
 from ms_eagle.head_config import HeadConfig
 from ms_eagle.layers import parameter
 from ms_eagle.training.objective import Chain, Objective
-from ms_eagle.training.optimizer import AdamW
+from ms_eagle.training.optimizer import Optimizer
 from ms_eagle.training.unroll import Unroll
 
 
@@ -41,7 +41,7 @@ class StepOptions:
         ttt_steps: how often the head is unrolled in training.
         depth: how often in evaluation: the longest chain that is judged.
         step_decay: weight of step ``s`` is this to the power ``s``.
-        betas, weight_decay, clip: see ``optimizer.AdamW``.
+        betas, weight_decay, clip, muon: see ``optimizer.Optimizer``.
         queries: share of a batch's rows that a loss looks at; answers beyond it are left out of the loss.
         ranks: processes that average their gradients.
     """
@@ -52,6 +52,7 @@ class StepOptions:
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
     clip: float = 0.5
+    muon: bool = False
     queries: float = 0.8
     ranks: int = 1
 
@@ -105,9 +106,14 @@ class HeadTrainer:
         positions = length + max(options.ttt_steps, options.depth)
         unroll = Unroll(config, embedding, start, positions=positions)
         rows = parameter(lm_head_rows, "teacher_rows", ms.float32)
-        weights = unroll.trainable_params()
-        self._weights = {weight.name: weight for weight in weights}
-        self._optimizer = AdamW(weights, betas=options.betas, decay=options.weight_decay, clip=options.clip)
+        self._weights = unroll.weights()
+        self._optimizer = Optimizer(
+            self._weights,
+            betas=options.betas,
+            decay=options.weight_decay,
+            clip=options.clip,
+            muon=options.muon,
+        )
         objective = Objective(unroll, rows, options.step_decay)
         self._train = _Train(objective, self._optimizer, options.ranks)
         self._chain = Chain(unroll)
@@ -163,11 +169,7 @@ class HeadTrainer:
             parameter_.set_data(Tensor(np.array(state[name])))
 
     def _everything(self) -> dict[str, Parameter]:
-        optimizer = self._optimizer
-        moments = {"power1": optimizer.power1, "power2": optimizer.power2}
-        for name, first, second in zip(self._weights, optimizer.first, optimizer.second, strict=True):
-            moments |= {f"first.{name}": first, f"second.{name}": second}
-        return {**moments, **self._weights}
+        return {**self._optimizer.state(), **self._weights}
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,7 @@ def _forward(made: Arranged) -> tuple[Tensor, ...]:
 class _Train(nn.Cell):
     """Loss, gradients and the update of the weights, as one graph."""
 
-    def __init__(self, objective: Objective, optimizer: AdamW, ranks: int) -> None:
+    def __init__(self, objective: Objective, optimizer: Optimizer, ranks: int) -> None:
         super().__init__()
         self.objective, self.optimizer, self.ranks = objective, optimizer, ranks
         self.gradients = ops.value_and_grad(objective, None, optimizer.weights, has_aux=True)

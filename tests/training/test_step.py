@@ -46,6 +46,7 @@ VARIANTS = {
     "norms": {"fc_norm": True, "norm_output": True},
     "two layers": {"num_layers": 2, "norm_before_residual": True, "taps": (1,)},
 }
+MUON = ("two layers",)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def trainers():
     made = {}
     for name, change in VARIANTS.items():
         config = replace(HEAD, **change)
-        made[name] = HeadTrainer(config, *ends(), start_of(config), OPTIONS, length=12)
+        options = replace(OPTIONS, muon=name in MUON)
+        made[name] = HeadTrainer(config, *ends(), start_of(config), options, length=12)
     fresh = {name: each.state() for name, each in made.items()}
 
     def give(name):
