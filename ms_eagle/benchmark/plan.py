@@ -1,0 +1,103 @@
+"""Which turns a benchmark answers, in what order, and which of them belong to a worker."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ms_eagle.errors import UserError
+from ms_eagle.prompts import read_prompts
+
+BUNDLED = Path(__file__).resolve().parent.parent.parent / "configs" / "prompts"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One conversation of a plan.
+
+    Attributes:
+        key: its name in a run, file and question, such as ``mt_bench:81``.
+        source: the file's name without its ending.
+        category: the question's own, else the file's name.
+        turns: the user's messages that are answered.
+        where: file and line, for errors.
+        number: its place in the plan, from 0; decides which engine begins.
+    """
+
+    key: str
+    source: str
+    category: str
+    turns: tuple[str, ...]
+    where: str
+    number: int
+
+    def name(self, turn: int) -> str:
+        """The name of a turn, counted from 0: ``mt_bench:81/1`` is the first."""
+        return f"{self.key}/{turn + 1}"
+
+    def teacher_first(self, turn: int) -> bool:
+        """Whether the teacher alone answers first; alternates over questions and over turns."""
+        return (self.number + turn) % 2 == 0
+
+
+def plan(files: Sequence[Path], limit: int | None = None) -> list[Question]:
+    """All questions of prompt files, in order, cut after ``limit`` turns.
+
+    Raises:
+        UserError: a file cannot be read or is not of the form of ``prompts``; two files have one name, or
+            two questions of a file one ``question_id``.
+    """
+    names = Counter(file.stem for file in files)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:
+        raise UserError(
+            f"--prompts: two files are named {twice}; expected different names, which tell turns apart"
+        )
+    questions: list[Question] = []
+    left = limit
+    for file in files:
+        seen: dict[str, int] = {}
+        for prompt in read_prompts(file):
+            key = f"{file.stem}:{prompt.question_id}"
+            where = f"{file}:{prompt.line}"
+            if key in seen:
+                raise UserError(
+                    f"{where}: question_id {prompt.question_id} is that of line {seen[key]} too; expected a"
+                    " different one for every question"
+                )
+            seen[key] = prompt.line
+            turns = prompt.turns if left is None else prompt.turns[:left]
+            if turns:
+                category = prompt.category or file.stem
+                questions.append(Question(key, file.stem, category, turns, where, len(questions)))
+            left = None if left is None else left - len(turns)
+    return questions
+
+
+def shard(questions: Sequence[Question], rank: int, ranks: int) -> list[Question]:
+    """The questions of one of ``ranks`` workers: every one of them belongs to exactly one."""
+    return [question for question in questions if question.number % ranks == rank]
+
+
+def names(questions: Sequence[Question]) -> list[str]:
+    """The names of all turns, in the order of the plan."""
+    return [question.name(turn) for question in questions for turn in range(len(question.turns))]
+
+
+def first_turns(questions: Sequence[Question], count: int) -> list[Question]:
+    """The first turns of ``count`` questions, spread evenly over the plan."""
+    count = min(count, len(questions))
+    chosen = [questions[(2 * i + 1) * len(questions) // (2 * count)] for i in range(count)]
+    return [replace(question, turns=question.turns[:1]) for question in chosen]
+
+
+def bundled() -> list[Path]:
+    """The prompt files that come with the project.
+
+    Raises:
+        UserError: they are not there, as in an installation without the checkout.
+    """
+    found = sorted(BUNDLED.glob("*.jsonl"))
+    if not found:
+        raise UserError(f"--prompts is missing, and there are no prompt files in {BUNDLED}: name some")
+    return found

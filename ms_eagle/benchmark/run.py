@@ -1,0 +1,179 @@
+"""One benchmark from its configuration to its files: manifest, turns, summary and report.
+
+Everything is kept as soon as it is known, and read again by the next process in the same directory.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+
+from ms_eagle import json_file
+from ms_eagle.benchmark import identity, turn_log
+from ms_eagle.benchmark.engines import Pair, check_drafter
+from ms_eagle.benchmark.figures import summary
+from ms_eagle.benchmark.launcher import Worker
+from ms_eagle.benchmark.plan import Question, names, plan, shard
+from ms_eagle.benchmark.runner import Runner
+from ms_eagle.config import Config
+from ms_eagle.errors import UserError
+from ms_eagle.loading import head_directory
+from ms_eagle.manifest import weight_hashes
+from ms_eagle.progress import Progress
+
+STARTUP = "startup.json"
+PROFILE = "profile.json"
+SUMMARY = "summary.json"
+_START_SECONDS = 600.0  # for another worker to appear
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to measure.
+
+    Attributes:
+        config: the whole configuration.
+        prompts: files of questions.
+        limit: at most so many turns of them; None takes all.
+        out: the directory of the run.
+        profiled: how many turns the stage profile runs; 0 makes none.
+        variant: changes that no configuration key makes; see ``variant``.
+    """
+
+    config: Config
+    prompts: tuple[Path, ...]
+    limit: int | None
+    out: Path
+    profiled: int = 0
+    variant: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        summary: as in ``summary.json``; None on a worker that does not lead.
+        incomplete: by rank, how many turns a worker left undone.
+    """
+
+    summary: dict[str, Any] | None
+    incomplete: dict[int, int]
+
+
+def run(job: Job, progress: Progress, worker: Worker | None = None) -> Outcome:
+    """Run a job, or what is left of it.
+
+    Raises:
+        UserError: a mistake in the configuration or the prompts, or the directory holds another run.
+        KeyboardInterrupt: Ctrl-C; a further call goes on from there.
+    """
+    worker = worker or Worker()
+    check_drafter(job.config)
+    questions = plan(job.prompts, job.limit)
+    wanted = identity.identity(job.config, job.prompts, job.limit, job.variant)
+    identity.claim(job.out, wanted)
+    own = shard(questions, worker.rank, worker.ranks)
+    alone = worker.ranks == 1
+    path = job.out / turn_log.MERGED if alone else turn_log.rank_file(job.out, worker.rank)
+    log = turn_log.TurnLog(path, turn_log.collect(job.out))
+    config = job.config if alone else share_cores(job.config, worker.ranks)
+    try:
+        runner = Runner(config, log, lambda: _load(job, config, worker, progress), progress)
+        runner.run(own)
+        if not worker.leads:
+            return Outcome(None, {})
+        others = [rank for rank in range(worker.ranks) if rank != worker.rank]
+        with progress.steps("waiting for the other workers") as step:
+            turn_log.await_workers(job.out, others, _START_SECONDS, step.advance)
+        if job.profiled and not (job.out / PROFILE).exists():
+            profile = _profile(job, runner, questions, progress)
+            json_file.write_object(job.out / PROFILE, profile)
+    finally:
+        log.close()
+    incomplete = _incomplete(job.out, questions, worker.ranks)
+    return Outcome(finish(job, questions, wanted, incomplete), incomplete)
+
+
+def finish(
+    job: Job, questions: Sequence[Question], wanted: Mapping[str, Any], incomplete: Mapping[int, int]
+) -> dict[str, Any]:
+    """Merge the turns, and write what is made of them."""
+    records = turn_log.merge(job.out, names(questions))
+    profile = _read(job.out / PROFILE)
+    manifest = {**wanted, **_read(job.out / STARTUP)}
+    whole = summary(records, profile.get("stage_ms"), manifest)
+    whole["planned_turns"] = len(names(questions))
+    whole["incomplete_ranks"] = {str(rank): count for rank, count in incomplete.items()}
+    whole["profile"] = profile or None
+    json_file.write_object(job.out / SUMMARY, whole)
+    return whole
+
+
+def share_cores(config: Config, ranks: int) -> Config:
+    """The configuration of one of several workers on a machine: its share of the cores, unless it says."""
+    if config.execution.threads is not None:
+        return config
+    threads = max(1, len(os.sched_getaffinity(0)) // ranks)
+    execution = config.execution.model_copy(update={"threads": threads})
+    return config.model_copy(update={"execution": execution})
+
+
+def _load(job: Job, config: Config, worker: Worker, progress: Progress) -> Pair:
+    """The engines; the leader keeps what they are made of."""
+    pair = Pair.load(config, progress)
+    if not worker.leads:
+        return pair
+    described = _describe(config, pair, worker, progress)
+    known = _read(job.out / STARTUP)
+    where = identity.difference(known.get("weights", described["weights"]), described["weights"], "weights")
+    if where is not None:
+        raise UserError(f"{job.out} was begun with other weights: {where}; name another --out")
+    json_file.write_object(job.out / STARTUP, described)
+    return pair
+
+
+def _describe(config: Config, pair: Pair, worker: Worker, progress: Progress) -> dict[str, Any]:
+    """What only a loaded run knows."""
+    graphs = pair.performance
+    weights = {"model": weight_hashes(pair.teacher.directory, progress), "head": None}
+    if config.drafter.kind == "eagle3":
+        weights["head"] = weight_hashes(head_directory(config, progress), progress)
+    return {
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": ms.get_context("device_target"),
+        "kernels": graphs.kernels,
+        "drafter": graphs.drafter,
+        "tree": {
+            "budget": graphs.shape.budget,
+            "depth": graphs.shape.depth,
+            "branch": graphs.shape.branch,
+        },
+        "workers": worker.ranks,
+        "threads": config.execution.threads,
+        "load_average": round(os.getloadavg()[0], 2),
+        "load_s": pair.speculative.load_seconds,
+        "weights": weights,
+    }
+
+
+def _profile(job: Job, runner: Runner, questions: Sequence[Question], progress: Progress) -> dict[str, Any]:
+    from ms_eagle.benchmark.profile import profile
+
+    return profile(runner.ready(), job.config, questions, job.profiled, progress)
+
+
+def _incomplete(directory: Path, questions: Sequence[Question], ranks: int) -> dict[int, int]:
+    found = turn_log.collect(directory)
+    left = {
+        rank: sum(name not in found for name in names(shard(questions, rank, ranks))) for rank in range(ranks)
+    }
+    return {rank: count for rank, count in left.items() if count}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json_file.read_object(path) if path.exists() else {}

@@ -1,0 +1,150 @@
+"""Answers the turns of a plan, one after the other, and keeps each of them at once."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from ms_eagle.benchmark import records
+from ms_eagle.benchmark.engines import Pair
+from ms_eagle.benchmark.plan import Question
+from ms_eagle.benchmark.turn_log import Record, TurnLog
+from ms_eagle.config import Config
+from ms_eagle.errors import UserError
+from ms_eagle.progress import Progress
+from ms_eagle.session import generation_options
+
+# What a turn can raise without saying anything about the others: our own refusals, a broken invariant, and
+# whatever MindSpore raises when an operator fails.
+FAILURES = (
+    UserError,
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+_NOTE_SECONDS = 60.0  # between two lines where no progress bar is shown
+
+
+class Runner:
+    """Runs the turns that a log does not have yet.
+
+    Attributes:
+        pair: the engines; None until they are needed, and again after a failure that may have harmed them.
+    """
+
+    def __init__(self, config: Config, log: TurnLog, load: Callable[[], Pair], progress: Progress) -> None:
+        self.pair: Pair | None = None
+        self._config, self._log, self._load, self._progress = config, log, load, progress
+        self._options = generation_options(config)
+        self._begin = self._noted = time.monotonic()
+
+    def ready(self) -> Pair:
+        """The engines, loaded and compiled."""
+        if self.pair is None:
+            self.pair = self._load()
+            with self._progress.steps("compiling and warming up"):
+                self.pair.warm_up(self._options)
+        return self.pair
+
+    def run(self, questions: Sequence[Question]) -> None:
+        """Answer every turn that is missing; a turn that fails is recorded, and the run goes on.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; what was finished is kept.
+            UserError: the engines cannot be loaded.
+        """
+        total = sum(len(q.turns) for q in questions)
+        left = [q.name(t) for q in questions for t in range(len(q.turns)) if not self._done(q, t)]
+        if not left:
+            return
+        self.ready()
+        self._begin = self._noted = time.monotonic()
+        size = self._config.execution.batch_size
+        done = 0
+        with self._progress.steps(f"answering {total} turns, each twice", len(left)) as step:
+            for start in range(0, len(questions), size):
+                group = questions[start : start + size]
+                for turn in range(max(len(question.turns) for question in group)):
+                    asked = [q for q in group if turn < len(q.turns) and not self._done(q, turn)]
+                    if asked:
+                        self._log.add(self._answer(asked, turn))
+                        step.advance(len(asked))
+                        done += len(asked)
+                        self._note(done, len(left))
+
+    def _done(self, question: Question, turn: int) -> bool:
+        return self._log.measured(question.name(turn))
+
+    def _note(self, done: int, all_: int) -> None:
+        """Tell a log how far it is, once in a while."""
+        now = time.monotonic()
+        if self._progress.visible or now - self._noted < _NOTE_SECONDS or done == all_:
+            return
+        self._noted = now
+        minutes = (now - self._begin) / done * (all_ - done) / 60
+        self._progress.note(f"{done} of {all_} turns, about {minutes:.0f} minutes left")
+
+    def _answer(self, asked: Sequence[Question], turn: int) -> list[Record]:
+        """The records of a turn of each question, measured together."""
+        kept, prompts = [], []
+        found: list[Record] = []
+        for question in asked:
+            try:
+                prompts.append(self._prompts(question, turn))
+                kept.append(question)
+            except FAILURES as error:
+                found.append(records.failed(question, turn, error))
+        if not kept:
+            return found
+        try:
+            return found + self._measure(kept, turn, prompts)
+        except FAILURES as error:
+            if not isinstance(error, UserError):
+                self.pair = None  # an operator that raised leaves its compiled graph unusable
+            return found + [records.failed(question, turn, error) for question in kept]
+
+    def _prompts(self, question: Question, turn: int) -> tuple[list[int], list[int]]:
+        """Prompt ids for both engines: each goes on from its own answers.
+
+        Raises:
+            UserError: an earlier turn failed, or the prompt cannot be answered.
+        """
+        pair, own = self.ready(), []
+        earlier = [self._log.known.get(question.name(t)) for t in range(turn)]
+        if any(record is None or "error" in record for record in earlier):
+            raise UserError("an earlier turn of the conversation failed: there is no history to go on from")
+        for engine in ("answer", "speculative_answer"):
+            answers = [record.get(engine, record["answer"]) for record in earlier]
+            messages = self._messages(question.turns[: turn + 1], answers)
+            thinking = self._config.model.thinking
+            own.append(pair.template.encode(messages, pair.teacher.tokenizer, thinking=thinking))
+            pair.check(own[len(own) - 1], self._options)
+        return own[0], own[1]
+
+    def _messages(self, turns: Sequence[str], answers: Sequence[str]) -> list[dict[str, str]]:
+        system = self._config.model.system_prompt
+        said = [] if system is None else [{"role": "system", "content": system}]
+        for number, text in enumerate(turns):
+            said.append({"role": "user", "content": text})
+            if number < len(answers):
+                said.append({"role": "assistant", "content": answers[number]})
+        return said
+
+    def _measure(
+        self, asked: Sequence[Question], turn: int, prompts: Sequence[tuple[list[int], list[int]]]
+    ) -> list[Record]:
+        pair = self.ready()
+        mine, theirs = ([each[side] for each in prompts] for side in (0, 1))
+        first, group = "teacher" if asked[0].teacher_first(turn) else "speculative", asked[0].number
+        if first == "teacher":
+            alone = pair.alone(mine, self._options)
+            speculative = pair.speculate(theirs, self._options, alone if mine == theirs else None)
+        else:
+            speculative = pair.speculate(theirs, self._options, None)
+            alone = pair.alone(mine, self._options)
+        return [
+            records.measured(question, turn, both, one, other, first, group, pair.margin)
+            for question, both, one, other in zip(asked, prompts, alone, speculative, strict=True)
+        ]
