@@ -1,11 +1,11 @@
 """Committing the accepted path: its rows move behind the committed ones, and nothing else moves.
 
-A branch of the tree is a view past the committed length ``n``: rejecting it is forgetting it. Two Cells
-carry out a path; both gather before they scatter, since source and destination slots overlap.
+A branch of the tree is a view past the committed length ``n``: rejecting it is forgetting it. Several Cells
+carry out a path; those that move rows gather before they scatter, since source and destination slots overlap.
 """
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from ms_eagle.accept import path_slots
 from ms_eagle.kv_cache import KVCache
@@ -67,3 +67,38 @@ class FullReorder(nn.Cell):
         for buffer in (*self.cache.keys, *self.cache.values):
             ops.assign(buffer, ops.gather(buffer, rows, 0))
         return commit_by_length(n, count)
+
+
+class KeepOrder(nn.Cell):
+    """Moves nothing: for chains, whose accepted rows lie in order already."""
+
+    def __init__(self, cache: KVCache) -> None:
+        super().__init__()
+        self.cache = cache
+
+    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
+        """As ``FastReorder.construct``, for a path of the rows ``0, 1, 2, ...``."""
+        return commit_by_length(n, count)
+
+
+class CloneReorder(nn.Cell):
+    """Copies both caches as a whole, then moves rows as ``FastReorder`` does.
+
+    What a branch costs that is a copy of the cache instead of a view of it: a baseline for measurements.
+    """
+
+    def __init__(self, cache: KVCache) -> None:
+        super().__init__()
+        self.cache, self.move = cache, FastReorder(cache)
+        buffers = (*cache.keys, *cache.values)
+        self.copies = ParameterTuple(
+            Parameter(ops.zeros(buffer.shape, buffer.dtype), name=f"copy.{i}", requires_grad=False)
+            for i, buffer in enumerate(buffers)
+        )
+
+    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
+        """As ``FastReorder.construct``."""
+        buffers = (*self.cache.keys, *self.cache.values)
+        for i in range(len(buffers)):
+            ops.assign(self.copies[i], buffers[i])
+        return self.move(path, count, n)

@@ -109,10 +109,11 @@ class ExecutionSection(Section):
         json_schema_extra={"unit": "sequences"},
         description="Sequences decoded together.",
     )
-    commit: Literal["fast", "full"] = Field(
+    commit: Literal["fast", "full", "length", "clone"] = Field(
         "fast",
         description="How accepted rows move to their place in the caches: `fast` moves those rows only,"
-        " `full` rewrites the caches in their new order.",
+        " `full` rewrites the caches in their new order, `length` moves nothing and is for chains"
+        " (`tree.branch` 1), `clone` copies the whole caches every cycle first, a baseline for measurements.",
     )
     threads: int | None = Field(
         None,
@@ -149,6 +150,13 @@ class DrafterSection(Section):
         gt=0,
         description="Base of the head's rotary embedding, whatever its config.json says. null takes the"
         " head's own.",
+    )
+    vocabulary: int | None = Field(
+        None,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="For `eagle3`: draft only this many of the head's tokens, those of the lowest ids, which"
+        " a byte-pair vocabulary gives to the most common ones. null drafts all of them.",
     )
     acceptance: float = Field(
         0.7,

@@ -12,13 +12,14 @@ from ms_eagle import device, sources
 from ms_eagle.architecture import DecoderConfig
 from ms_eagle.backend import StockBackend
 from ms_eagle.checkpoint import Checkpoint
-from ms_eagle.commit import FastReorder, FullReorder
+from ms_eagle.commit import CloneReorder, FastReorder, FullReorder, KeepOrder
 from ms_eagle.config import Config
 from ms_eagle.drafter import Drafter
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.head_checkpoint import Head, load_head
+from ms_eagle.head_vocabulary import narrowed
 from ms_eagle.kv_cache import KVCache
 from ms_eagle.native_backend import NativeBackend
 from ms_eagle.progress import Progress
@@ -30,7 +31,7 @@ from ms_eagle.teacher import Teacher
 from ms_eagle.tokenizer import Tokenizer, load_tokenizer
 from ms_eagle.tree import TreeShape
 
-_REORDERS = {"fast": FastReorder, "full": FullReorder}
+_REORDERS = {"fast": FastReorder, "full": FullReorder, "length": KeepOrder, "clone": CloneReorder}
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,11 @@ def load_engine(config: Config, progress: Progress | None = None) -> Engine:
 def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engine:
     begin = time.perf_counter()
     shape = TreeShape(config.tree.budget, config.tree.depth, config.tree.branch)
+    if config.execution.commit == "length" and shape.branch > 1:
+        raise UserError(
+            f"execution.commit is length, which keeps accepted rows where they are, but a tree of tree.branch"
+            f"={shape.branch} does not have them in order: set tree.branch=1."
+        )
     check_drafter(config)
     model = open_model(config, progress)
     head = find_head(config, model.decoder, progress)
@@ -205,7 +211,8 @@ def find_head(config: Config, decoder: DecoderConfig, progress: Progress) -> Hea
     if drafter.kind == "synthetic":
         return random_head(decoder, drafter.taps)
     directory = head_directory(config, progress)
-    return load_head(directory, teacher=decoder, taps=drafter.taps, rope_theta=drafter.rope_theta)
+    head = load_head(directory, teacher=decoder, taps=drafter.taps, rope_theta=drafter.rope_theta)
+    return head if drafter.vocabulary is None else narrowed(head, drafter.vocabulary)
 
 
 def head_directory(config: Config, progress: Progress) -> Path:

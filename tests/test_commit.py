@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.commit import FastReorder, FullReorder, commit_by_length
+from ms_eagle.commit import CloneReorder, FastReorder, FullReorder, KeepOrder, commit_by_length
 from ms_eagle.kv_cache import KVCache
 
 BATCH, KV_HEADS, SLOTS, D, LAYERS = 3, 2, 14, 4, 2
@@ -42,7 +42,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize("reorder", [FastReorder, FullReorder])
+@pytest.mark.parametrize("reorder", [FastReorder, FullReorder, CloneReorder])
 def test_rows_of_the_path_move_and_no_others(reorder):
     cache = filled()
     cell = reorder(cache)
@@ -91,3 +91,21 @@ def test_commit_follows_writes_of_the_same_graph(reorder):
 def test_commit_by_length_moves_nothing():
     n, length = Tensor(np.array([3, 0], np.int32)), Tensor(np.array([2, 1], np.int32))
     assert commit_by_length(n, length).asnumpy().tolist() == [5, 1]
+
+
+def test_a_clone_holds_the_caches_as_they_were():
+    cache = filled()
+    cell, before = CloneReorder(cache), contents(cache)
+    cell(*(Tensor(np.array(x, np.int32)) for x in TABLE[0]))
+    for copy, old in zip(cell.copies, before, strict=True):
+        np.testing.assert_array_equal(copy.asnumpy().reshape(old.shape), old)
+
+
+def test_a_chain_stays_where_it_is():
+    cache = filled()
+    before = contents(cache)
+    path, count, n = [[0, 1, 2, 3]] * BATCH, [4, 1, 0], [2, 5, 7]
+    length = KeepOrder(cache)(*(Tensor(np.array(x, np.int32)) for x in (path, count, n)))
+    assert length.asnumpy().tolist() == [6, 6, 7]
+    for got, old in zip(contents(cache), before, strict=True):
+        np.testing.assert_array_equal(got, old)

@@ -127,6 +127,7 @@ def refused(model, head, overrides=()):
 
 def test_refused_before_the_model_is_looked_for(tmp_path):
     missing = tmp_path / "none"
+    assert "set tree.branch=1" in refused(missing, None, ["execution.commit=length"])
     assert refused(missing, None, ["drafter.kind=eagle3"]).startswith(
         "drafter.kind is eagle3, but drafter.source is missing: set it to"
     )
