@@ -1,7 +1,9 @@
 """What every command line here shares: its parser, its exit statuses and its first steps."""
 
 import argparse
+import difflib
 import faulthandler
+import json
 import os
 import shutil
 import signal
@@ -22,6 +24,8 @@ exit status:
   2    bad input or configuration (one line says what to change)
   130  interrupted with Ctrl-C
 """
+
+DRAFTERS = ("none", "eagle3", "synthetic")  # the values of drafter.kind
 
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "configs" / "smollm2_135m.yaml"
 
@@ -82,6 +86,22 @@ class Parser(argparse.ArgumentParser):
             "--version", action="version", version=f"ms_eagle {__version__}", help="show the version"
         )
         group.add_argument("-h", "--help", action="help", help="show this page")
+
+
+def drafter_overrides(drafter: str | None) -> list[str]:
+    """What ``--drafter`` stands for, as further ``--set`` options."""
+    if drafter is None:
+        return []
+    if drafter in DRAFTERS:
+        return [f"drafter.kind={drafter}"]
+    if not drafter.strip():
+        raise UserError(f"--drafter is empty; expected {', '.join(DRAFTERS)} or the directory of a head")
+    near = difflib.get_close_matches(drafter, DRAFTERS, 1)
+    if near and not Path(drafter).exists():
+        raise UserError(
+            f"--drafter {drafter}: there is no such kind and no such directory; did you mean {near[0]}?"
+        )
+    return ["drafter.kind=eagle3", f"drafter.source={json.dumps(drafter)}"]
 
 
 def begin(verbose: bool) -> None:

@@ -1,6 +1,5 @@
 """Chat with a model, answer one prompt, or answer a file of prompts."""
 
-import difflib
 import json
 import sys
 from argparse import Namespace
@@ -53,8 +52,6 @@ fields of --json, one object a line for each turn:
   seconds            {load, compile, prefill, decode}
 """
 
-DRAFTERS = ("none", "eagle3", "synthetic")  # the values of drafter.kind
-
 
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
@@ -62,7 +59,9 @@ def main(argv: list[str]) -> int:
 
     args = parse(argv)
     trace = [] if args.trace is None else [f"execution.trace={json.dumps(args.trace)}"]
-    config = load_config(args.config, [*args.overrides, *drafter_overrides(args.drafter), *trace])
+    config = load_config(
+        args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter), *trace]
+    )
     check_trace(args, config)
     if config.drafter.kind == "eagle3" and config.drafter.source is not None:
         check_head(config.drafter.source)
@@ -135,22 +134,6 @@ def check_trace(args: Namespace, config: "Config") -> None:
     read = [args.config, args.prompts, config.model.source, config.model.chat_template]
     inputs = [Path(each).expanduser() for each in read if each is not None]
     files.check_output(Path(config.execution.trace).expanduser(), "execution.trace", inputs)
-
-
-def drafter_overrides(drafter: str | None) -> list[str]:
-    """What ``--drafter`` stands for, as further ``--set`` options."""
-    if drafter is None:
-        return []
-    if drafter in DRAFTERS:
-        return [f"drafter.kind={drafter}"]
-    if not drafter.strip():
-        raise UserError(f"--drafter is empty; expected {', '.join(DRAFTERS)} or the directory of a head")
-    near = difflib.get_close_matches(drafter, DRAFTERS, 1)
-    if near and not Path(drafter).exists():
-        raise UserError(
-            f"--drafter {drafter}: there is no such kind and no such directory; did you mean {near[0]}?"
-        )
-    return ["drafter.kind=eagle3", f"drafter.source={json.dumps(drafter)}"]
 
 
 def asked(args: Namespace) -> list[tuple[tuple[str, ...], str, str | None]] | None:
