@@ -3,9 +3,16 @@
 import argparse
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ms_eagle import command_line
+from ms_eagle.errors import UserError
+
+if TYPE_CHECKING:  # main imports them when Ctrl-C is in hand
+    from ms_eagle.benchmark.launcher import Worker
+    from ms_eagle.config import Config
 
 DESCRIPTION = """\
 Measure speculation against the teacher alone: every turn is answered by both, one after the other.
@@ -15,11 +22,15 @@ on from the model's own answers. A run that was ended goes on where it was when 
 again; a turn that fails is recorded and ends nothing.
 """
 
+BUNDLED_TOKENS = 128  # for a short run on any machine
+
 EPILOG = """\
 examples:
   python tools/benchmark.py --config configs/smollm2_135m.yaml
   python tools/benchmark.py --prompts mt_bench.jsonl humaneval.jsonl --max-new-tokens 256 --out runs/paper
-  python tools/benchmark.py --set drafter.kind=synthetic --limit 8 --out runs/try
+  python tools/benchmark.py --drafter synthetic --limit 8 --out runs/try
+  python tools/benchmark.py --sweep configs/bench/budget.yaml --limit 24 --out runs/budget
+  python tools/benchmark.py --compare runs/before runs/after --out runs/both
   msrun --worker_num=4 --local_worker_num=4 tools/benchmark.py --prompts mt_bench.jsonl --out runs/four
 
 files in --out:
@@ -40,29 +51,84 @@ def main(argv: list[str]) -> int:
     if launcher.is_scheduler():
         return 0
     args = parse(argv)
+    if args.compare is not None:
+        return compare(args)
     worker = launcher.worker()
     from ms_eagle.benchmark.plan import bundled, plan
+
+    args.prompts, args.bundled = tuple(args.prompts or bundled()), args.prompts is None
+    args.out = args.out or Path(f"benchmark-{args.config.stem}")
+    plan(args.prompts, args.limit)
+    configure(args, [])  # before MindSpore takes its seconds to import
+    command_line.begin(args.verbose)
+    return measure(args, worker) if args.sweep is None else sweep(args, worker)
+
+
+def configure(args: Namespace, more: Sequence[str]) -> "Config":
+    """The configuration with all overrides, those of the command line before ``more``."""
     from ms_eagle.config import load_config
 
-    config = load_config(args.config, [*args.overrides, *generation_overrides(args)])
-    prompts = tuple(args.prompts or bundled())
-    plan(prompts, args.limit)  # before MindSpore takes its seconds to import
-    command_line.begin(args.verbose)
+    tokens = args.max_new_tokens or (BUNDLED_TOKENS if args.bundled else None)
+    limit = [] if tokens is None else [f"generation.max_new_tokens={tokens}"]
+    return load_config(
+        args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter), *limit, *more]
+    )
+
+
+def measure(args: Namespace, worker: "Worker") -> int:
+    """One run, or one worker's part of it."""
     from ms_eagle.benchmark import text
     from ms_eagle.benchmark.run import Job, run
     from ms_eagle.progress import Progress
 
-    out = args.out or Path(f"benchmark-{args.config.stem}")
-    outcome = run(Job(config, prompts, args.limit, out, args.profile), Progress(), worker)
+    job = Job(configure(args, []), args.prompts, args.limit, args.out, args.profile)
+    outcome = run(job, Progress(), worker)
     if outcome.summary is None:
         return 0
     print("\n".join(text.lines(outcome.summary)))
-    print(out)
-    for rank, count in outcome.incomplete.items():
+    print(args.out / "report.html")
+    for rank, undone in outcome.incomplete.items():
         print(
-            f"error: rank {rank} ended with {count} turns undone; the same command runs them", file=sys.stderr
+            f"error: rank {rank} ended with {undone} turns undone; the same command runs them",
+            file=sys.stderr,
         )
     return 1 if outcome.incomplete else 0
+
+
+def sweep(args: Namespace, worker: "Worker") -> int:
+    """Every point of an ablation."""
+    from ms_eagle.benchmark.run import Job
+    from ms_eagle.benchmark.sweep import read_sweep, run_sweep
+    from ms_eagle.benchmark.sweep_page import lines, write
+    from ms_eagle.progress import Progress
+
+    if worker.ranks > 1:
+        raise UserError("--sweep runs in one process; expected no msrun")
+    asked = read_sweep(args.sweep)
+    measured = run_sweep(
+        asked,
+        lambda more: configure(args, more),
+        lambda config, out: Job(config, args.prompts, args.limit, out),
+        args.out,
+        Progress(),
+    )
+    write(args.out, asked, measured, Job(configure(args, []), args.prompts, args.limit, args.out))
+    print("\n".join(lines(measured)))
+    print(args.out / "report.html")
+    return 0
+
+
+def compare(args: Namespace) -> int:
+    """Two runs side by side."""
+    from ms_eagle import files
+    from ms_eagle.benchmark.compare import lines, page, read
+
+    a, b = (read(directory) for directory in args.compare)
+    print("\n".join(lines(a, b)))
+    if args.out is not None:
+        files.write_text(args.out / "compare.html", page(a, b))
+        print(args.out / "compare.html")
+    return 0
 
 
 def parse(argv: list[str]) -> Namespace:
@@ -80,11 +146,27 @@ def parse(argv: list[str]) -> Namespace:
     what.add_argument("--limit", metavar="T", type=count, help="only the first T turns")
     what.add_argument("--max-new-tokens", metavar="X", type=count, help="replaces generation.max_new_tokens")
     what.add_argument(
+        "--drafter",
+        metavar="KIND|HEAD",
+        help="replaces drafter.kind: eagle3 or synthetic; anything else is a head, a directory or"
+        " hf:org/name",
+    )
+    what.add_argument(
         "--profile",
         metavar="N",
         type=natural,
         default=4,
         help="turns of the stage profile, which follows the measurement; 0 makes none (default: 4)",
+    )
+    what.add_argument(
+        "--sweep", metavar="YAML", type=Path, help="an ablation: a run for each setting, as in configs/bench"
+    )
+    what.add_argument(
+        "--compare",
+        metavar=("A", "B"),
+        type=Path,
+        nargs=2,
+        help="measure nothing: print two finished runs side by side, and with --out draw them",
     )
     what.add_argument(
         "--out",
@@ -95,15 +177,6 @@ def parse(argv: list[str]) -> Namespace:
     parser.add_config_options()
     parser.add_common_options()
     return parser.parse_args(argv)
-
-
-BUNDLED_TOKENS = 128
-
-
-def generation_overrides(args: Namespace) -> list[str]:
-    """What ``--max-new-tokens`` stands for; the bundled prompts are for a short run."""
-    tokens = args.max_new_tokens or (BUNDLED_TOKENS if args.prompts is None else None)
-    return [] if tokens is None else [f"generation.max_new_tokens={tokens}"]
 
 
 def count(text: str) -> int:

@@ -128,11 +128,20 @@ class Pair:
         A scripted drafter follows ``known``, the teacher's answers to the same prompts. Where they are not
         known the teacher answers first, untimed.
         """
+        self.script(prompts, options, known)
+        return _timed(self.speculative, prompts, options)
+
+    def script(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: GenerationOptions,
+        known: Sequence[Answer] | None = None,
+    ) -> None:
+        """Tell a scripted drafter what the teacher says to ``prompts``; other drafters need nothing."""
         if self.synthetic:
             known = known or self.alone(prompts, options)
             scripts = [[*p, *a.completion.token_ids] for p, a in zip(prompts, known, strict=True)]
             self.performance.proposer.follow(scripts)
-        return _timed(self.speculative, prompts, options)
 
     def margin(self, tokens: Sequence[int]) -> float:
         """How far the teacher's best logit after ``tokens`` lies above the second best."""

@@ -16,23 +16,19 @@ FILE = "manifest.json"
 _GIGABYTE = 1e9
 
 
-def identity(
-    config: Config, prompts: Sequence[Path], limit: int | None, variant: Mapping[str, Any]
-) -> dict[str, Any]:
+def identity(config: Config, prompts: Sequence[Path], limit: int | None) -> dict[str, Any]:
     """Everything that a run's figures depend on and that a user can change, as JSON values.
 
     Args:
         config: the whole configuration.
         prompts: the prompt files.
         limit: how many turns of them, or None.
-        variant: see ``variant``; empty for a plain run.
     """
     described = manifest(config, {})
     return {
         "config": described["config"],
         "prompts": [{"file": path.name, "sha256": files.sha256(path)} for path in prompts],
         "limit": limit,
-        "variant": dict(variant),
         "versions": described["versions"],
         "revision": (described["git"] or {}).get("commit"),
         "machine": machine(),

@@ -5,18 +5,19 @@ Everything is kept as soon as it is known, and read again by the next process in
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 
-from ms_eagle import json_file
+from ms_eagle import files, json_file
 from ms_eagle.benchmark import identity, turn_log
 from ms_eagle.benchmark.engines import Pair, check_drafter
 from ms_eagle.benchmark.figures import summary
 from ms_eagle.benchmark.launcher import Worker
+from ms_eagle.benchmark.page import page
 from ms_eagle.benchmark.plan import Question, names, plan, shard
 from ms_eagle.benchmark.runner import Runner
 from ms_eagle.config import Config
@@ -28,6 +29,7 @@ from ms_eagle.progress import Progress
 STARTUP = "startup.json"
 PROFILE = "profile.json"
 SUMMARY = "summary.json"
+REPORT = "report.html"
 _START_SECONDS = 600.0  # for another worker to appear
 
 
@@ -41,7 +43,6 @@ class Job:
         limit: at most so many turns of them; None takes all.
         out: the directory of the run.
         profiled: how many turns the stage profile runs; 0 makes none.
-        variant: changes that no configuration key makes; see ``variant``.
     """
 
     config: Config
@@ -49,7 +50,6 @@ class Job:
     limit: int | None
     out: Path
     profiled: int = 0
-    variant: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def run(job: Job, progress: Progress, worker: Worker | None = None) -> Outcome:
     worker = worker or Worker()
     check_drafter(job.config)
     questions = plan(job.prompts, job.limit)
-    wanted = identity.identity(job.config, job.prompts, job.limit, job.variant)
+    wanted = identity.identity(job.config, job.prompts, job.limit)
     identity.claim(job.out, wanted)
     own = shard(questions, worker.rank, worker.ranks)
     alone = worker.ranks == 1
@@ -111,6 +111,7 @@ def finish(
     whole["incomplete_ranks"] = {str(rank): count for rank, count in incomplete.items()}
     whole["profile"] = profile or None
     json_file.write_object(job.out / SUMMARY, whole)
+    files.write_text(job.out / REPORT, page(whole, records))
     return whole
 
 

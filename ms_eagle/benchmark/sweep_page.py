@@ -1,0 +1,159 @@
+"""A sweep as one HTML page, and as values for ``summary.json``."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ms_eagle import files, json_file, svg_plot
+from ms_eagle.benchmark import charts, identity, paper
+from ms_eagle.benchmark.page import document, table
+from ms_eagle.benchmark.run import REPORT, SUMMARY, Job
+from ms_eagle.benchmark.sweep import Measured, Sweep
+from ms_eagle.svg_plot import Series, text
+
+
+def record(sweep: Sweep, measured: Sequence[Measured], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """``summary.json`` of a sweep: title, points with their settings and figures, manifest."""
+    return {
+        "title": sweep.title,
+        "question": sweep.question,
+        "points": [
+            {"name": m.point.name, "set": m.point.set, "directory": m.directory, **m.found} for m in measured
+        ],
+        "manifest": dict(manifest),
+    }
+
+
+def write(out: Path, sweep: Sweep, measured: Sequence[Measured], job: Job) -> None:
+    """Write ``summary.json`` and ``report.html`` of a sweep; ``job`` says what its points share."""
+    manifest = identity.identity(job.config, job.prompts, job.limit)
+    generation = job.config.generation
+    turns = max((m.found["turns"] for m in measured), default=0)
+    greedy = "greedy" if generation.temperature == 0 else f"temperature {generation.temperature:g}"
+    note = (
+        f"{turns} turns a point, at most {generation.max_new_tokens} new tokens, {greedy} unless the point "
+        "says otherwise"
+    )
+    json_file.write_object(out / SUMMARY, record(sweep, measured, manifest))
+    files.write_text(out / REPORT, page(sweep, measured, manifest, note))
+
+
+def lines(measured: Sequence[Measured]) -> list[str]:
+    """A table for a terminal."""
+    width = max(len(m.point.name) for m in measured)
+    found = [f"{'point':{width}}  turns  speed-up     p1    p50    p99  accept_L  identical"]
+    for m in measured:
+        if "error" in m.found:
+            found.append(f"{m.point.name:{width}}  failed: {m.found['error']}")
+            continue
+        _, turns, mean, p1, _, p50, _, p99, accept, _, _, match = _row(m)
+        figures = f"{turns:>5}  {mean:>8}  {p1:>5}  {p50:>5}  {p99:>5}  {accept:>8}  {match:>9}"
+        found.append(f"{m.point.name:{width}}  {figures}")
+    return found
+
+
+def page(sweep: Sweep, measured: Sequence[Measured], manifest: Mapping[str, Any], note: str) -> str:
+    """The whole page; ``note`` says what turns and settings the points share."""
+    synthetic = manifest["config"]["drafter"]["kind"] == "synthetic"
+    warning = (
+        '<p class="notice">Synthetic drafter: figures of the machinery, not of any head.</p>'
+        if synthetic
+        else ""
+    )
+    body = (
+        f'<header><p class="kicker">ms_eagle benchmark, ablation</p><h1>{text(sweep.title)}</h1>'
+        f'<p class="lead">{text(sweep.question)}</p>{warning}</header><main>'
+        f'<section class="charts">{"".join(plots(sweep, measured, note))}</section>'
+        f'<section><h2>Every point</h2><p class="meta">{text(note)}. Quantiles are over turns; each point '
+        "has its own teacher-only runs, interleaved with the speculative ones.</p>"
+        f"{points_table(measured)}</section>{errors(measured)}"
+        f'<section><p class="meta">{text(paper.SWEEP_NOTE)}</p></section></main>'
+    )
+    return document(sweep.title, body, manifest)
+
+
+def plots(sweep: Sweep, measured: Sequence[Measured], note: str) -> list[str]:
+    """Speed-up and acceptance along the axis of the sweep, or one bar a point where there is none."""
+    good = [m for m in measured if m.found["speedup"]["mean"] is not None]
+    if not good:
+        return []
+    numbers = sweep.x is not None and all(isinstance(m.point.set.get(sweep.x), int | float) for m in good)
+    if not numbers:
+        rows = [
+            (m.point.name, m.found["speedup"]["mean"], _kind(m), f"p1 {m.found['speedup']['p1']:.2f}x")
+            for m in good
+        ]
+        accept = [(m.point.name, m.found["accept_L"]["mean"] or 0.0, "stage", "accept_L") for m in good]
+        rates = [(m.point.name, m.found["speculative_tps"], "good", "tokens a second") for m in good]
+        return [
+            charts.figure("Mean speed-up", note, svg_plot.bars("Mean speed-up", rows, "x")),
+            charts.figure("accept_L", note, svg_plot.bars("accept_L", accept, "")),
+            charts.figure("Tokens a second with speculation", note, svg_plot.bars("Rate", rates, "")),
+        ]
+    speed = [_series(sweep, name, own, "speedup", spread=True) for name, own in _groups(sweep, good)]
+    accept = [_series(sweep, name, own, "accept_L", spread=False) for name, own in _groups(sweep, good)]
+    return [
+        charts.figure(
+            f"Speed-up against {sweep.x}",
+            f"mean over turns, whiskers from p10 to p90; {note}",
+            svg_plot.lines("Speed-up", speed, sweep.x, "speed-up", reference=(1.0, "as fast as the teacher")),
+        ),
+        charts.figure(
+            f"accept_L against {sweep.x}", note, svg_plot.lines("accept_L", accept, sweep.x, "accept_L")
+        ),
+    ]
+
+
+def points_table(measured: Sequence[Measured]) -> str:
+    """One row a point."""
+    heads = ("point", "turns", "speed-up", "p1", "p10", "p50", "p90", "p99", "accept_L", "teacher t/s")
+    heads = (*heads, "with speculation t/s", "identical")
+    return table(heads, [_row(m) for m in measured])
+
+
+def errors(measured: Sequence[Measured]) -> str:
+    """The points that could not be measured."""
+    rows = [(m.point.name, m.found["error"]) for m in measured if "error" in m.found]
+    if not rows:
+        return ""
+    return f'<section class="error"><h2>Points that failed</h2>{table(("point", "why"), rows)}</section>'
+
+
+def _row(m: Measured) -> tuple[str, ...]:
+    speed, found = m.found["speedup"], m.found
+    match = "-" if found["tokens_match"] is None else f"{100 * found['tokens_match']:.3g} %"
+    return (
+        m.point.name,
+        f"{found['turns']}",
+        *(_shown(speed[key]) for key in ("mean", "p1", "p10", "p50", "p90", "p99")),
+        _shown(found["accept_L"]["mean"]),
+        _shown(found["baseline_tps"], 1),
+        _shown(found["speculative_tps"], 1),
+        match,
+    )
+
+
+def _shown(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _kind(m: Measured) -> str:
+    return "good" if m.found["speedup"]["mean"] >= 1 else "warn"
+
+
+def _groups(sweep: Sweep, measured: Sequence[Measured]) -> list[tuple[str, list[Measured]]]:
+    """Points that differ along the axis alone, named by their other settings."""
+    groups: dict[str, list[Measured]] = {}
+    for m in measured:
+        if sweep.x in m.point.set:
+            others = [f"{key.partition('.')[2]} {v}" for key, v in m.point.set.items() if key != sweep.x]
+            groups.setdefault(", ".join(others) or sweep.title, []).append(m)
+    return list(groups.items())
+
+
+def _series(sweep: Sweep, name: str, own: Sequence[Measured], figure: str, spread: bool) -> Series:
+    own = sorted(own, key=lambda m: m.point.set[sweep.x])
+    points = [(m.point.set[sweep.x], m.found[figure]["mean"] or 0.0) for m in own]
+    if not spread:
+        return Series(name, points)
+    return Series(name, points, [m.found[figure]["p10"] for m in own], [m.found[figure]["p90"] for m in own])
