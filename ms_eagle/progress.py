@@ -25,6 +25,21 @@ class _Figures(ProgressColumn):
         return Text(done if task.total is None else f"{done}/{form(int(task.total))}")
 
 
+class _Left(ProgressColumn):
+    """The time that a task will still take at its present speed; nothing while that is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=True))
+
+    def render(self, task: RichTask) -> Text:
+        left = task.time_remaining
+        if task.total is None or left is None or task.finished:
+            return Text("")
+        minutes, seconds = divmod(int(left), 60)
+        hours, minutes = divmod(minutes, 60)
+        return Text(f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left")
+
+
 class Step:
     """One running job; ``advance`` adds to its count and ``reach`` sets it.
 
@@ -88,6 +103,7 @@ class Progress:
                 BarColumn(20),
                 _Figures(),
                 TimeElapsedColumn(),
+                _Left(),
                 console=self._console,
                 transient=True,
             )

@@ -6,6 +6,8 @@ import pytest
 from ms_eagle.benchmark.figures import by_depth, quantiles, summary, throughput
 from ms_eagle.benchmark.text import lines
 
+DIFFERENCE = {"position": 3, "teacher_id": 7, "speculative_id": 8, "same_prompt": True, "margin": 0.5}
+
 
 def turn(number, speedup, accept, tokens=10, *, identical=True, category="writing", seconds=1.0, **more):
     """A turn that took the teacher ``seconds``, and speculation ``seconds / speedup``."""
@@ -23,7 +25,7 @@ def turn(number, speedup, accept, tokens=10, *, identical=True, category="writin
         "accept_L": accept,
         "group": number,
         "identical": identical,
-        "difference": None if identical else {"position": 3, "margin": 0.5},
+        "difference": None if identical else DIFFERENCE,
         **more,
     }
 
@@ -74,7 +76,7 @@ def test_figures(whole):
         "accept_L": pytest.approx(2 / 3),
         "new_tokens": 20,
     }
-    assert whole["differences"] == [{"turn_name": "t:2/1", "position": 3, "margin": 0.5}]
+    assert whole["differences"] == [{"turn_name": "t:2/1", **DIFFERENCE}]
     assert whole["failures"] == [{"turn_name": "t:3/1", "kind": "UserError", "message": "too long"}]
 
 

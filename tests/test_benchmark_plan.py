@@ -1,6 +1,8 @@
 """Which turns a benchmark runs, which worker runs them, and how they are kept on disk."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -131,6 +133,27 @@ def test_a_failed_turn_is_not_done_and_never_replaces_a_measured_one(tmp_path):
     log = TurnLog(tmp_path / "turns.jsonl", known)
     assert [log.measured(name) for name in "abcd"] == [True, True, False, False]
     log.close()
+
+
+def test_a_killed_worker_lets_go_and_what_it_wrote_is_kept(tmp_path):
+    script = (
+        "import sys, time; from pathlib import Path; from ms_eagle.benchmark import turn_log as t\n"
+        "log = t.TurnLog(t.rank_file(Path(sys.argv[1]), 1), {})\n"
+        "log.add([{'turn_name': 'a'}]); print('written', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker_process:
+        assert worker_process.stdout.readline() == "written\n"
+        looks = []
+
+        def kill_at_the_third_look():
+            looks.append(None)
+            if len(looks) == 3:
+                worker_process.kill()
+
+        assert turn_log.await_workers(tmp_path, [1], 0.0, kill_at_the_third_look) == []
+    assert len(looks) >= 3
+    assert turn_log.collect(tmp_path) == {"a": turn("a")}
 
 
 def test_merging_follows_the_plan_and_leaves_one_file(tmp_path):

@@ -40,7 +40,7 @@ files in --out:
                  Quantiles of speedup are over turns: p1 is the slow tail, p99 the best turns
   turns.jsonl    one object a turn: lengths, times, accept_L, whether both answers are identical
   manifest.json  what was measured, on what; a run in the same directory must be the same
-  report.html    plots of it all, in one file
+  report.html    plots of it all, in one file; speedup.svg is the first of them
 """
 
 

@@ -99,6 +99,7 @@ def facts(manifest: Mapping[str, Any]) -> str:
         "most new tokens": config["generation"]["max_new_tokens"],
         "temperature": config["generation"]["temperature"],
         "load before": None if load is None else f"{load:g}",
+        "load, compile, warm-up": _start(manifest),
         "memory": f"{manifest['machine']['memory_gb']:g} GB",
         "mindspore": manifest["versions"].get("mindspore"),
         "ms_eagle": manifest["versions"].get("ms_eagle"),
@@ -110,6 +111,12 @@ def facts(manifest: Mapping[str, Any]) -> str:
         if value is not None
     )
     return f'<dl class="facts">{cells}</dl>'
+
+
+def _start(manifest: Mapping[str, Any]) -> str | None:
+    """Seconds before the first turn, which are in no other figure."""
+    found = [manifest.get(key) for key in ("load_s", "compile_s", "warm_up_s")]
+    return None if None in found else ", ".join(f"{seconds:.1f} s" for seconds in found)
 
 
 def cards(summary: Mapping[str, Any]) -> str:

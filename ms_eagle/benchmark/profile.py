@@ -59,25 +59,30 @@ def profile(
 
 
 class StagedEngine:
-    """Answers with staged cycles, over the weights and caches of a pair."""
+    """Answers with staged cycles, over the weights and caches of a pair.
 
-    def __init__(self, pair: Pair, config: Config) -> None:
-        self._pair, self.graphs = pair, StagedGraphs(pair.performance)
-        engine = pair.speculative
-        self._engine = Engine(
+    Attributes:
+        graphs: the stages; engine: what runs them.
+    """
+
+    def __init__(self, pair: Pair, config: Config, graphs: StagedGraphs | None = None) -> None:
+        """``graphs``: those of an earlier profile of the pair, which are compiled already."""
+        self._pair, self.graphs = pair, graphs or StagedGraphs(pair.performance)
+        known = pair.speculative
+        self.engine = Engine(
             self.graphs,
-            engine.tokenizer,
-            directory=engine.directory,
+            known.tokenizer,
+            directory=known.directory,
             dtype=config.model.dtype,
-            load_seconds=engine.load_seconds,
+            load_seconds=known.load_seconds,
         )
 
     def run(self, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> list[dict[str, float]]:
         """Answer up to a batch of prompts; seconds by stage of every cycle."""
         self._pair.script(prompts, options)
-        self._engine.warm_up(options)
+        self.engine.warm_up(options)
         self.graphs.take()
-        self._engine.generate(prompts, options)
+        self.engine.generate(prompts, options)
         return self.graphs.take()
 
 

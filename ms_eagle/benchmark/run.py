@@ -12,10 +12,10 @@ from typing import Any
 
 import mindspore as ms
 
-from ms_eagle import files, json_file
-from ms_eagle.benchmark import identity, turn_log
+from ms_eagle import files, json_file, svg_plot
+from ms_eagle.benchmark import charts, identity, turn_log
 from ms_eagle.benchmark.engines import Pair, check_drafter
-from ms_eagle.benchmark.figures import summary
+from ms_eagle.benchmark.figures import summary, values
 from ms_eagle.benchmark.launcher import Worker
 from ms_eagle.benchmark.page import page
 from ms_eagle.benchmark.plan import Question, names, plan, shard
@@ -25,11 +25,13 @@ from ms_eagle.errors import UserError
 from ms_eagle.loading import head_directory
 from ms_eagle.manifest import weight_hashes
 from ms_eagle.progress import Progress
+from ms_eagle.session import generation_options
 
 STARTUP = "startup.json"
 PROFILE = "profile.json"
 SUMMARY = "summary.json"
 REPORT = "report.html"
+PLOT = "speedup.svg"
 _START_SECONDS = 600.0  # for another worker to appear
 
 
@@ -84,7 +86,14 @@ def run(job: Job, progress: Progress, worker: Worker | None = None) -> Outcome:
     config = job.config if alone else share_cores(job.config, worker.ranks)
     try:
         runner = Runner(config, log, lambda: _load(job, config, worker, progress), progress)
-        runner.run(own)
+        try:
+            runner.run(own)
+        except KeyboardInterrupt:
+            kept = sum(log.measured(name) for name in names(own))
+            progress.note(
+                f"{kept} of {len(names(own))} turns are kept in {job.out}; the same command goes on"
+            )
+            raise
         if not worker.leads:
             return Outcome(None, {})
         others = [rank for rank in range(worker.ranks) if rank != worker.rank]
@@ -112,6 +121,10 @@ def finish(
     whole["profile"] = profile or None
     json_file.write_object(job.out / SUMMARY, whole)
     files.write_text(job.out / REPORT, page(whole, records))
+    turns = [record for record in records if "error" not in record]
+    if turns:
+        plot = charts.speedup_plot(values(turns, "speedup"), whole["speedup"])
+        files.write_text(job.out / PLOT, svg_plot.standalone(plot))
     return whole
 
 
@@ -125,8 +138,10 @@ def share_cores(config: Config, ranks: int) -> Config:
 
 
 def _load(job: Job, config: Config, worker: Worker, progress: Progress) -> Pair:
-    """The engines; the leader keeps what they are made of."""
+    """The engines, compiled and warm; the leader keeps what they are made of."""
     pair = Pair.load(config, progress)
+    with progress.steps("compiling and warming up"):
+        pair.warm_up(generation_options(config))
     if not worker.leads:
         return pair
     described = _describe(config, pair, worker, progress)
@@ -158,6 +173,8 @@ def _describe(config: Config, pair: Pair, worker: Worker, progress: Progress) ->
         "threads": config.execution.threads,
         "load_average": round(os.getloadavg()[0], 2),
         "load_s": pair.speculative.load_seconds,
+        "compile_s": pair.teacher.compile_seconds + pair.speculative.compile_seconds,
+        "warm_up_s": pair.warm_up_seconds,
         "weights": weights,
     }
 

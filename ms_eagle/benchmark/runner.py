@@ -36,16 +36,15 @@ class Runner:
 
     def __init__(self, config: Config, log: TurnLog, load: Callable[[], Pair], progress: Progress) -> None:
         self.pair: Pair | None = None
+        """``load`` gives engines that are compiled and warm; it is called again after such a failure."""
         self._config, self._log, self._load, self._progress = config, log, load, progress
         self._options = generation_options(config)
         self._begin = self._noted = time.monotonic()
 
     def ready(self) -> Pair:
-        """The engines, loaded and compiled."""
+        """The engines."""
         if self.pair is None:
             self.pair = self._load()
-            with self._progress.steps("compiling and warming up"):
-                self.pair.warm_up(self._options)
         return self.pair
 
     def run(self, questions: Sequence[Question]) -> None:

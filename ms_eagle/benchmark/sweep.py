@@ -49,17 +49,12 @@ class Sweep(BaseModel):
 
     def all_points(self) -> list[Point]:
         """Every point, those of the grid first."""
-        keys = list(self.grid)
-        made = [
-            Point(
-                name=", ".join(
-                    f"{key.partition('.')[2]} {value}" for key, value in zip(keys, values, strict=True)
-                ),
-                set=dict(zip(keys, values, strict=True)),
-            )
-            for values in itertools.product(*self.grid.values())
-        ]
-        return [*(made if keys else []), *self.points]
+        made = []
+        for values in itertools.product(*self.grid.values()) if self.grid else ():
+            settings = dict(zip(self.grid, values, strict=True))
+            name = ", ".join(f"{key.partition('.')[2]} {value}" for key, value in settings.items())
+            made.append(Point(name=name, set=settings))
+        return [*made, *self.points]
 
 
 @dataclass(frozen=True)
