@@ -6,7 +6,7 @@ from it. A key or value that this version does not implement is refused, never i
 
 import difflib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,9 @@ from ms_eagle.errors import UserError
 # mode is announced here and nowhere else.
 AVAILABLE_KERNELS = ("auto", "fused", "native", "eager")
 AVAILABLE_MODES = ("performance", "reference")
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
 
 
 class Section(BaseModel):
@@ -260,26 +263,45 @@ def load_config(path: Path, overrides: list[str] | None = None) -> Config:
     """Read a YAML file, apply ``overrides`` (each ``section.key=value``, the value in YAML) and check it all.
 
     Raises:
+        UserError: as ``read``.
+    """
+    return read(Config, path, overrides or [], "generation.temperature=0.7")
+
+
+def read(kind: type[Schema], path: Path, overrides: list[str], example: str) -> Schema:
+    """Read a YAML file of any schema made of sections.
+
+    Args:
+        kind: the schema.
+        path: the file.
+        overrides: each ``section.key=value``, the value in YAML.
+        example: such an override, for messages.
+
+    Raises:
         UserError: the file cannot be read, is not YAML, or does not fit the schema. The message names the
             file and line, or ``--set``, the full key, and the nearest valid key for an unknown one; further
             errors are counted.
     """
+    required = next(name for name, info in schema.options(kind).items() if info.is_required())
     document = strict_yaml.parse(_read(path), str(path))
     if document.value is None:
-        raise UserError(f"{path}: the file is empty; expected at least model.source")
+        raise UserError(f"{path}: the file is empty; expected at least {required}")
     if not isinstance(document.value, dict):
-        raise UserError(f"{path}: found {schema.describe(document.value)}; expected sections such as model:")
+        first = required.partition(".")[0]
+        raise UserError(
+            f"{path}: found {schema.describe(document.value)}; expected sections such as {first}:"
+        )
     origins = {keys: f"{path}:{line}" for keys, line in document.lines.items()}
-    for override in overrides or []:
-        keys, value = _parse_override(override)
+    for override in overrides:
+        keys, value = _parse_override(kind, override, example)
         _assign(document.value, keys, value)
         origins = {known: origin for known, origin in origins.items() if known[: len(keys)] != keys}
         origins[keys] = "--set"
     try:
-        return Config.model_validate(document.value)
+        return kind.model_validate(document.value)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        raise UserError(schema.explain(Config, problems, origins, str(path))) from error
+        raise UserError(schema.explain(kind, problems, origins, str(path))) from error
 
 
 def _read(path: Path) -> str:
@@ -294,19 +316,19 @@ def _read(path: Path) -> str:
         raise UserError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8") from error
 
 
-def _parse_override(override: str) -> tuple[schema.Keys, Any]:
+def _parse_override(kind: type[Schema], override: str, example: str) -> tuple[schema.Keys, Any]:
     """Keys and value of ``section.key=value``; the key must exist in the schema."""
     name, equals, text = override.partition("=")
     if not equals:
-        raise UserError(f"--set {override}: expected section.key=value, such as generation.temperature=0.7")
+        raise UserError(f"--set {override}: expected section.key=value, such as {example}")
     if not name.strip():
         raise UserError(f"--set {override}: the key is empty; expected section.key=value")
-    options = schema.options(Config)
+    options = schema.options(kind)
     if name not in options:
         inside = next((option for option in options if option.startswith(f"{name}.")), None)
         if inside is not None:
             raise UserError(f"--set {name}: is a section; set one of its keys, such as {inside}")
-        section = _section_like(name, list(options))
+        section = _section_like(name, list(options), list(kind.model_fields))
         if section is not None:
             example = next(option for option in options if option.startswith(f"{section}."))
             raise UserError(
@@ -319,11 +341,10 @@ def _parse_override(override: str) -> tuple[schema.Keys, Any]:
     return tuple(name.split(".")), strict_yaml.parse(text, f"--set {name}").value
 
 
-def _section_like(name: str, options: list[str]) -> str | None:
+def _section_like(name: str, options: list[str], sections: list[str]) -> str | None:
     """The section that a name without a dot abbreviates or misspells, unless a key has that very name."""
     if "." in name or any(option.endswith(f".{name}") for option in options):
         return None
-    sections = list(Config.model_fields)
     begun = [section for section in sections if section.startswith(name)]
     return next(iter(begun or difflib.get_close_matches(name, sections, 1)), None)
 

@@ -1,19 +1,30 @@
-"""docs/config.md is what the schema generates, and names every option."""
+"""The pages on configurations are what their schemas generate, and name every option."""
+
+import pytest
 
 from ms_eagle import config_docs, schema
 from ms_eagle.config import Config
+from ms_eagle.training.config import TrainingConfig
+
+PAGES = [
+    (config_docs.PAGE, config_docs.page, Config),
+    (config_docs.TRAINING_PAGE, config_docs.training_page, TrainingConfig),
+]
 
 
-def test_committed_page_is_the_generated_one():
-    assert config_docs.PAGE.read_text() == config_docs.page(), "run: python -m ms_eagle.config_docs"
+@pytest.mark.parametrize(("path", "page", "kind"), PAGES)
+def test_committed_page_is_the_generated_one(path, page, kind):
+    assert path.read_text() == page(), "run: python -m ms_eagle.config_docs"
 
 
-def test_every_option_has_one_row():
-    rows = [line for line in config_docs.page().splitlines() if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == list(schema.options(Config))
+@pytest.mark.parametrize(("path", "page", "kind"), PAGES)
+def test_every_option_has_one_row(path, page, kind):
+    rows = [line for line in page().splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == list(schema.options(kind))
 
 
-def test_rows_are_whole():
-    for row in config_docs.page().splitlines():
+@pytest.mark.parametrize(("path", "page", "kind"), PAGES)
+def test_rows_are_whole(path, page, kind):
+    for row in page().splitlines():
         if row.startswith("| "):
             assert row.replace("\\|", "").count("|") == 5, row
