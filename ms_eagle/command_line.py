@@ -27,7 +27,8 @@ exit status:
 
 DRAFTERS = ("none", "eagle3", "synthetic")  # the values of drafter.kind
 
-DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "configs" / "smollm2_135m.yaml"
+_CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+DEFAULT_CONFIG, TRAINING_CONFIG = _CONFIGS / "smollm2_135m.yaml", _CONFIGS / "train" / "smollm2_135m.yaml"
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,15 +55,25 @@ class Parser(argparse.ArgumentParser):
         """Raise the usage error instead of printing the usage and exiting."""
         raise UserError(f"{message}; see {self.prog} --help")
 
-    def add_config_options(self) -> None:
-        """Add ``--config`` and ``--set`` as the group "configuration"."""
+    def add_config_options(
+        self,
+        default: Path = DEFAULT_CONFIG,
+        example: str = "generation.temperature=0.7",
+        page: str = "docs/config.md",
+    ) -> None:
+        """Add ``--config`` and ``--set`` as the group "configuration".
+
+        Args:
+            default: the file that is read where none is named.
+            example: a value to set; ``page``: where the keys are described.
+        """
         group = self.add_argument_group("configuration")
         group.add_argument(
             "--config",
             metavar="YAML",
             type=Path,
-            default=DEFAULT_CONFIG,
-            help=f"what to load and how to run it (default: configs/{DEFAULT_CONFIG.name})",
+            default=default,
+            help=f"what to load and how to run it (default: {default.relative_to(_CONFIGS.parent)})",
         )
         group.add_argument(
             "--set",
@@ -70,8 +81,8 @@ class Parser(argparse.ArgumentParser):
             action="append",
             default=[],
             dest="overrides",
-            help="replace one value of the configuration, for example generation.temperature=0.7;"
-            " may be repeated; every key is described in docs/config.md",
+            help=f"replace one value of the configuration, for example {example};"
+            f" may be repeated; every key is described in {page}",
         )
 
     def add_common_options(self) -> None:

@@ -5,11 +5,42 @@ that an answer cut by Ctrl-C would be lost. Here SIGINT is blocked in every thre
 our own, which passes it on to the main thread under another number.
 """
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 _FORWARDED = signal.SIGRTMIN
+
+
+@dataclass
+class Stop:
+    """The signal that asked to stop, SIGINT or SIGTERM; None while there was none."""
+
+    signal: int | None = None
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[Stop]:
+    """Let Ctrl-C and SIGTERM only be noted, for work that ends itself where it can; on the main thread.
+
+    After ``start``, a second Ctrl-C still ends the process at once.
+    """
+    stop = Stop()
+
+    def note(number: int, frame: object) -> None:
+        stop.signal = signal.SIGTERM if number == signal.SIGTERM else signal.SIGINT
+
+    wanted = (signal.SIGINT, signal.SIGTERM, _FORWARDED)
+    heard = [each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN]  # as under nohup
+    before = {each: signal.signal(each, note) for each in heard}
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)
 
 
 def start() -> None:

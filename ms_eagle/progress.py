@@ -41,9 +41,9 @@ class _Left(ProgressColumn):
 
 
 class Step:
-    """One running job; ``advance`` adds to its count and ``reach`` sets it.
+    """One running job; ``advance`` adds to its count, ``reach`` sets it, ``describe`` says what it is at.
 
-    Both accept plain integers in the unit the job was opened with and do nothing on a silent `Progress`.
+    Counts are plain integers in the unit the job was opened with. A silent `Progress` ignores all of it.
     """
 
     def __init__(self, bars: RichProgress | None, identity: TaskID | None) -> None:
@@ -59,6 +59,11 @@ class Step:
         """Set the count to ``amount``."""
         if self._bars is not None:
             self._bars.update(self._identity, completed=amount)
+
+    def describe(self, text: str) -> None:
+        """Replace the text before the bar."""
+        if self._bars is not None:
+            self._bars.update(self._identity, description=text)
 
 
 class Progress:
@@ -118,3 +123,11 @@ class Progress:
             if outermost:
                 bars.stop()
                 self._bars = None
+
+
+def duration(seconds: float) -> str:
+    """``3 h 05 min``, ``12 min`` or ``40 s``."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
