@@ -1,6 +1,7 @@
 """What a run was made of: configuration, versions, device, code revision and weights."""
 
 import hashlib
+import json
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -78,5 +79,5 @@ def weight_hashes(directory: Path, progress: Progress | None = None) -> list[dic
 
 def weights_hash(directory: Path, progress: Progress | None = None) -> str:
     """One hexadecimal SHA-256 for a model: of the names and hashes of its weights and configuration."""
-    lines = [f"{each['sha256']}  {each['file']}\n" for each in weight_hashes(directory, progress)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    named = [[each["file"], each["sha256"]] for each in weight_hashes(directory, progress)]
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()

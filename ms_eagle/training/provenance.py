@@ -1,7 +1,6 @@
 """What a corpus was made with: the teacher, its tokenizer and template, and how."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from ms_eagle import files
 from ms_eagle.chat import load_template
 from ms_eagle.errors import UserError
-from ms_eagle.manifest import weight_hashes
+from ms_eagle.manifest import weights_hash
 from ms_eagle.progress import Progress
 
 if TYPE_CHECKING:  # these import mindspore, which a reader of a corpus need not wait for
@@ -57,12 +56,11 @@ def identity(model: "Model", config: "Config", progress: Progress | None = None)
         UserError: there is no chat template.
     """
     directory = model.files.directory
-    hashes = [[each["file"], each["sha256"]] for each in weight_hashes(directory, progress)]
     template = load_template(directory, config.model.chat_template)
     vocabulary = next(directory / name for name in _VOCABULARIES if (directory / name).is_file())
     return {
         "teacher": model.files.origin,
-        "teacher_sha256": hashlib.sha256(json.dumps(hashes).encode()).hexdigest(),
+        "teacher_sha256": weights_hash(directory, progress),
         "template_sha256": hashlib.sha256(template.source.encode()).hexdigest(),
         "tokenizer_sha256": files.sha256(vocabulary),
         "vocab_size": model.decoder.vocab_size,
