@@ -19,7 +19,7 @@ import numpy as np
 
 from ms_eagle import files, json_file
 from ms_eagle.errors import UserError
-from ms_eagle.progress import Progress
+from ms_eagle.progress import Progress, duration
 from ms_eagle.training.features import Conversations, tokens
 from ms_eagle.training.teacher_features import Features, TeacherFeatures
 
@@ -101,6 +101,7 @@ def build(
     taps: Sequence[int],
     load: Callable[[], TeacherFeatures],
     progress: Progress,
+    beat: Callable[[], None] = lambda: None,
 ) -> FeatureCache:
     """Complete the cache in ``folder`` where it is not, and open it.
 
@@ -110,6 +111,7 @@ def build(
         folder, teacher, corpus, taps: see ``FeatureCache``.
         load: gives the teacher; called only if there is something to compute.
         progress: shows the tokens done and their rate.
+        beat: is called whenever work has got ahead.
 
     Raises:
         UserError: the disk has no room, or as for ``FeatureCache`` and ``TeacherFeatures.compute``.
@@ -117,7 +119,7 @@ def build(
     if not (folder / "features.json").exists() or (_Layout.read(folder, teacher, corpus, taps).missing()):
         reader = load()
         with _Writer(folder, teacher, corpus, taps, reader) as writer:
-            writer.run(reader, progress)
+            writer.run(reader, progress, beat)
     return FeatureCache(folder, teacher, corpus, taps)
 
 
@@ -213,18 +215,25 @@ class _Writer:
             ) from error
         return handle
 
-    def run(self, reader: TeacherFeatures, progress: Progress) -> None:
-        """Compute what is missing."""
+    def run(self, reader: TeacherFeatures, progress: Progress, beat: Callable[[], None]) -> None:
+        """Compute what is missing; arguments as for ``build``."""
         lengths = np.diff(self._corpus.offsets)
         missing = np.flatnonzero(self._done < 0)
         pending: dict[int, int] = {}
-        saved = time.monotonic()
-        with progress.steps("teacher features (tokens)", int(lengths.sum())) as step:
-            step.advance(int(lengths[self._done >= 0].sum()))
+        begun = saved = time.monotonic()
+        total, before = int(lengths.sum()), int(lengths[self._done >= 0].sum())
+        reached = before
+        with progress.steps("teacher's hidden states", total) as step:
+            step.reach(before)
             for number, features in reader.compute((int(i), tokens(self._corpus, i)) for i in missing):
                 self._write(number, features)
                 pending[number] = _checksum(features)
-                step.advance(int(lengths[number]))
+                reached += int(lengths[number])
+                rate = (reached - before) / max(time.monotonic() - begun, 1e-9)
+                step.reach(reached)
+                left = duration((total - reached) / rate)
+                step.describe(f"teacher's hidden states, {rate:.0f} tokens/s, {left} left")
+                beat()
                 if time.monotonic() - saved > _SAVE_SECONDS:
                     self._save(pending)
                     saved = time.monotonic()

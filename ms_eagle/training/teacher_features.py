@@ -184,7 +184,7 @@ def load_features(
     if longest > limit:
         raise UserError(
             f"the longest conversation has {longest} tokens, but the teacher was made for {limit} positions: "
-            "the corpus was made with another teacher."
+            "it was made with another teacher."
         )
     teacher = load_teacher(model, backend, progress, batch=_BATCH, slots=longest + 1, taps=taps)
     return TeacherFeatures(teacher, model.decoder.hidden_size, _CHUNK)

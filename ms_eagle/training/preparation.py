@@ -1,0 +1,190 @@
+"""Everything a run is made of, read and checked against each other before the first step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ms_eagle import device
+from ms_eagle.config import Config, load_config
+from ms_eagle.errors import UserError
+from ms_eagle.head_checkpoint import load_head
+from ms_eagle.head_config import HeadConfig
+from ms_eagle.loading import Model, open_model, start_device
+from ms_eagle.progress import Progress
+from ms_eagle.training import feature_cache
+from ms_eagle.training.config import TrainingConfig
+from ms_eagle.training.corpus import Corpus, read_corpus
+from ms_eagle.training.draft_vocabulary import DraftVocabulary, answer_counts, choose
+from ms_eagle.training.features import FeatureSource, LiveFeatures
+from ms_eagle.training.file_lock import FileLock
+from ms_eagle.training.initial import random_start, teacher_start
+from ms_eagle.training.model_card import CardData
+from ms_eagle.training.shape import chosen_taps, new_head
+from ms_eagle.training.split import Split, split
+from ms_eagle.training.teacher_features import TeacherFeatures, load_features
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The teacher and its corpus.
+
+    Attributes:
+        config, model: the teacher's configuration and files; its weights are not loaded.
+        corpus: made by this teacher.
+        split: which conversations are trained on.
+        taps: blocks whose inputs feed the head.
+    """
+
+    config: Config
+    model: Model
+    corpus: Corpus
+    split: Split
+    taps: tuple[int, ...]
+
+    @property
+    def teacher_sha256(self) -> str:
+        """Hash of the teacher's weights."""
+        return self.corpus.manifest.provenance.teacher_sha256
+
+
+@dataclass(frozen=True)
+class Start:
+    """A head before its first step.
+
+    Attributes:
+        config: what it looks like.
+        vocabulary: its draft vocabulary.
+        tensors: float32 weights by the names of ``config.tensor_shapes()``.
+        embedding: the teacher's, float32 ``[V, E]``.
+        lm_head_rows: the teacher's LM head rows of the draft vocabulary, float32 ``[V_d, E]``.
+        coverage, held_out_coverage: share of answer tokens that the draft vocabulary has.
+    """
+
+    config: HeadConfig
+    vocabulary: DraftVocabulary
+    tensors: dict[str, np.ndarray]
+    embedding: np.ndarray
+    lm_head_rows: np.ndarray
+    coverage: float
+    held_out_coverage: float
+
+
+def open_sources(config: TrainingConfig, progress: Progress) -> Sources:
+    """Read and check teacher and corpus; start the device.
+
+    Raises:
+        UserError: a file is missing, damaged or of another teacher; nothing to train on; taps that the
+            teacher does not have.
+    """
+    corpus = read_corpus(Path(config.data.corpus).expanduser())
+    parts = split(corpus.source, corpus.role, corpus.offsets, config.data.held_out)
+    teacher = load_config(Path(config.data.teacher).expanduser())
+    device.start(teacher.execution.device, teacher.execution.threads)
+    model = open_model(teacher, progress)
+    corpus.check_teacher(model, teacher, progress)
+    return Sources(teacher, model, corpus, parts, chosen_taps(config.head.taps, model.decoder.num_layers))
+
+
+def open_features(config: TrainingConfig, sources: Sources, progress: Progress) -> FeatureSource:
+    """The teacher's hidden states over the corpus: from the cache, which is completed first, or live.
+
+    One process computes; others that need the same features wait for it.
+
+    Raises:
+        UserError: the disk is full, or what is there belongs to something else; the process that computes
+            has hung; see ``feature_cache``.
+    """
+
+    def load() -> TeacherFeatures:
+        backend = start_device(sources.config, progress, strays=1)
+        longest = int(np.diff(sources.corpus.offsets).max())
+        return load_features(sources.model, backend, sources.taps, longest, progress)
+
+    if config.data.features is None:
+        return LiveFeatures(sources.corpus, load())
+    what = (sources.teacher_sha256, sources.corpus, sources.taps)
+    folder = feature_cache.cache_folder(Path(config.data.features).expanduser(), *what)
+    lock = FileLock(folder.with_suffix(".lock"))
+    lock.acquire(config.data.wait, progress.note)
+    try:
+        return feature_cache.build(folder, *what, load, progress, lock.beat)
+    finally:
+        lock.release()
+
+
+def open_start(config: TrainingConfig, sources: Sources) -> Start:
+    """The head's shape, vocabulary and first weights.
+
+    Raises:
+        UserError: a draft vocabulary that cannot be; a head to start from that is damaged or another one
+            than the configuration describes.
+    """
+    decoder, checkpoint = sources.model.decoder, sources.model.checkpoint
+    embedding = np.array(checkpoint.read("model.embed_tokens.weight"), np.float32)
+    lm_head = embedding if decoder.tied else checkpoint.read("lm_head.weight")
+    counts, held_counts = (
+        _counts(sources, part, decoder.vocab_size) for part in (sources.split.train, sources.split.held_out)
+    )
+    directory = None
+    if config.head.start in ("teacher", "random"):
+        always = sources.model.tokenizer.special_ids | set(sources.model.tokenizer.eos_ids)
+        vocabulary = choose(counts, config.data.draft_vocab_size, always)
+    else:
+        directory = Path(config.head.start).expanduser()
+        if not directory.is_dir():
+            raise UserError(
+                f"head.start is {config.head.start}; expected teacher, random or the directory of a head."
+            )
+        given = load_head(directory, teacher=decoder, taps=sources.taps)
+        ids = np.arange(decoder.vocab_size, dtype=np.int32) if given.d2t is None else given.d2t
+        vocabulary = DraftVocabulary(ids, decoder.vocab_size)
+    shape = new_head(
+        decoder,
+        draft_vocab_size=config.data.draft_vocab_size,
+        layers=config.head.layers,
+        taps=sources.taps,
+        fc_norm=config.head.fc_norm,
+        norm_output=config.head.norm_output,
+    )
+    rows = np.array(lm_head[vocabulary.target_ids], np.float32)
+    if directory is not None:
+        _check_same(directory, given.config, shape)
+        tensors = dict(given.tensors)
+    elif config.head.start == "random":
+        tensors = random_start(shape, config.optimization.seed)
+    else:
+        tensors = teacher_start(shape, config.optimization.seed, checkpoint.read, decoder.num_layers, rows)
+    coverage, held_coverage = (vocabulary.coverage(each) for each in (counts, held_counts))
+    return Start(shape, vocabulary, tensors, embedding, rows, coverage, held_coverage)
+
+
+def card_data(sources: Sources, start: Start) -> CardData:
+    """What the model card says about the data."""
+    manifest = sources.corpus.manifest
+    return CardData(
+        teacher=sources.model.files.origin,
+        teacher_sha256=sources.teacher_sha256,
+        conversations=manifest.conversations,
+        answer_tokens=manifest.answer_tokens,
+        corpus_sha256=manifest.sha256,
+        coverage=start.coverage,
+        held_out_coverage=start.held_out_coverage,
+    )
+
+
+def _counts(sources: Sources, conversations: Sequence[int], vocab_size: int) -> np.ndarray:
+    corpus = sources.corpus
+    return answer_counts(corpus.ids, corpus.role, corpus.offsets, conversations, vocab_size)
+
+
+def _check_same(directory: Path, found: HeadConfig, wanted: HeadConfig) -> None:
+    """Refuse a head to start from that differs from what the configuration describes."""
+    alike = replace(found, format=wanted.format, notes=wanted.notes)
+    for name in vars(wanted):
+        if getattr(alike, name) != getattr(wanted, name):
+            raise UserError(
+                f"head.start: the head in {directory} has {name} {getattr(found, name)}, the configuration "
+                f"asks for {getattr(wanted, name)}: let head and data.draft_vocab_size say the same."
+            )

@@ -1,0 +1,90 @@
+"""The shape of a new head: a block of the teacher, wider where it reads embedding and feature together."""
+
+from collections.abc import Sequence
+
+from ms_eagle import head_taps
+from ms_eagle.architecture import DecoderConfig
+from ms_eagle.errors import UserError
+from ms_eagle.head_config import HeadConfig
+from ms_eagle.head_formats import SAFEAILAB
+
+
+def new_head(
+    decoder: DecoderConfig,
+    *,
+    draft_vocab_size: int,
+    layers: int,
+    taps: Sequence[int],
+    fc_norm: bool,
+    norm_output: bool,
+) -> HeadConfig:
+    """Describe a head for a teacher; its layers have the sizes of the teacher's, and no biases.
+
+    Args:
+        decoder: the teacher.
+        draft_vocab_size: V_d.
+        layers: decoder layers.
+        taps: blocks whose inputs feed the head, see ``chosen_taps``.
+        fc_norm, norm_output: see ``HeadConfig``.
+    """
+    return HeadConfig(
+        format=SAFEAILAB.name,
+        hidden_size=decoder.hidden_size,
+        target_hidden_size=decoder.hidden_size,
+        intermediate_size=decoder.intermediate_size,
+        num_heads=decoder.num_heads,
+        num_kv_heads=decoder.num_kv_heads,
+        head_dim=decoder.head_dim,
+        num_layers=layers,
+        vocab_size=decoder.vocab_size,
+        draft_vocab_size=draft_vocab_size,
+        rms_norm_eps=decoder.rms_norm_eps,
+        rope=decoder.rope,
+        taps=tuple(taps),
+        fc_norm=fc_norm,
+        norm_before_fc=False,
+        norm_before_residual=False,
+        norm_output=norm_output,
+        fc_bias=False,
+        qkv_bias=False,
+        o_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+        own_embedding=False,
+        shares_lm_head=False,
+        hidden_act="silu",
+        notes=(),
+    )
+
+
+def chosen_taps(asked: Sequence[int] | None, num_layers: int) -> tuple[int, ...]:
+    """The blocks whose inputs a new head taps.
+
+    Args:
+        asked: by the configuration; None asks for the default.
+        num_layers: of the teacher.
+
+    Raises:
+        UserError: there is no default for a teacher this small; one is out of range or repeated, or they are
+            not ascending; a reader of the published head would take them for other ones.
+    """
+    if asked is None:
+        taps = head_taps.default_taps(num_layers)
+        if taps is None:
+            raise UserError(
+                f"head.taps is null, but a teacher of {num_layers} blocks has no default: name the blocks "
+                "whose inputs feed the head, such as [0, 1]."
+            )
+        return taps
+    if list(asked) != sorted(set(asked)):
+        raise UserError(f"head.taps is {list(asked)}; expected different blocks in ascending order.")
+    try:
+        read, _ = head_taps.from_config(list(asked), nested=False, count=len(asked), num_layers=num_layers)
+    except UserError as error:
+        raise UserError(f"head.taps: {error}") from error
+    if read != tuple(asked):
+        raise UserError(
+            f"head.taps is {list(asked)}, which readers of published heads take for outputs of blocks, "
+            f"that is for {list(read)}: choose other blocks."
+        )
+    return read
