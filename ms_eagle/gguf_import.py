@@ -105,6 +105,17 @@ def hugging_face_name(name: str) -> str:
     return f"model.layers.{match[1]}.{_BLOCK[match[2]]}.{match[3]}"
 
 
+def gguf_name(name: str) -> str:
+    """GGUF name of a Hugging Face tensor of a supported architecture: the inverse of `hugging_face_name`."""
+    for short, long in _TOP.items():
+        if name == long:
+            return short
+    _, _, layer, part = name.split(".", 3)
+    stem, _, kind = part.rpartition(".")
+    short = next(short for short, long in _BLOCK.items() if long == stem)
+    return f"blk.{layer}.{short}.{kind}"
+
+
 def rotary_rows(heads: int, head_dim: int) -> np.ndarray:
     """Stored row for each row of a rotary projection, ``[heads * head_dim]`` int64.
 
