@@ -115,6 +115,21 @@ def drafter_overrides(drafter: str | None) -> list[str]:
     return ["drafter.kind=eagle3", f"drafter.source={json.dumps(drafter)}"]
 
 
+def count(text: str) -> int:
+    """The number that an option gives.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not a whole number of at least 1.
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} found; expected a whole number of at least 1")
+    return number
+
+
 def begin(verbose: bool) -> None:
     """Make the process quiet, unless ``verbose``, and keep Ctrl-C; call it before numpy and mindspore.
 

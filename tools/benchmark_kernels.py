@@ -1,6 +1,5 @@
 """Time the native CPU kernels against the hardware's floor."""
 
-import argparse
 import json
 
 from ms_eagle import command_line
@@ -30,25 +29,32 @@ def main(argv: list[str]) -> int:
     parser = command_line.Parser("[options]", DESCRIPTION, EPILOG)
     what = parser.add_argument_group("what to measure")
     what.add_argument(
-        "--threads", metavar="N", type=count, help="CPU threads (default: every core the process may use)"
+        "--threads",
+        metavar="N",
+        type=command_line.count,
+        help="CPU threads (default: every core the process may use)",
     )
     what.add_argument(
         "--rounds",
         metavar="N",
-        type=count,
+        type=command_line.count,
         default=20,
         help="times that each step is run; the best counts (default: 20)",
     )
     what.add_argument(
         "--contexts",
         metavar="N",
-        type=count,
+        type=command_line.count,
         nargs="+",
         default=[256, 1024, 4096, 8192],
         help="committed tokens of the steps of one row (default: 256 1024 4096 8192)",
     )
     what.add_argument(
-        "--layers", metavar="N", type=count, default=30, help="blocks of the decoder (default: 30)"
+        "--layers",
+        metavar="N",
+        type=command_line.count,
+        default=30,
+        help="blocks of the decoder (default: 30)",
     )
     what.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_common_options()
@@ -70,21 +76,6 @@ def main(argv: list[str]) -> int:
     report = measure(library, Shape(layers=args.layers), args.rounds, args.contexts)
     print(json.dumps(report) if args.json else "\n".join(lines(report)))
     return 0
-
-
-def count(text: str) -> int:
-    """The number that an option gives.
-
-    Raises:
-        argparse.ArgumentTypeError: it is not a whole number of at least 1.
-    """
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} found; expected a whole number of at least 1")
-    return number
 
 
 if __name__ == "__main__":
