@@ -116,17 +116,22 @@ def drafter_overrides(drafter: str | None) -> list[str]:
 
 
 def count(text: str) -> int:
-    """The number that an option gives.
+    """The number that an option gives, at least 1; for ``type=`` of an argument."""
+    return _whole(text, 1)
 
-    Raises:
-        argparse.ArgumentTypeError: it is not a whole number of at least 1.
-    """
+
+def natural(text: str) -> int:
+    """The number that an option gives, at least 0; for ``type=`` of an argument."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} found; expected a whole number of at least 1")
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} found; expected a whole number of at least {least}")
     return number
 
 

@@ -1,6 +1,5 @@
 """Measure speculation against the teacher alone, turn by turn."""
 
-import argparse
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -143,8 +142,10 @@ def parse(argv: list[str]) -> Namespace:
         help="files of conversations as in MT-Bench (default: configs/prompts/*.jsonl, with at most"
         f" {BUNDLED_TOKENS} new tokens a turn)",
     )
-    what.add_argument("--limit", metavar="T", type=count, help="only the first T turns")
-    what.add_argument("--max-new-tokens", metavar="X", type=count, help="replaces generation.max_new_tokens")
+    what.add_argument("--limit", metavar="T", type=command_line.count, help="only the first T turns")
+    what.add_argument(
+        "--max-new-tokens", metavar="X", type=command_line.count, help="replaces generation.max_new_tokens"
+    )
     what.add_argument(
         "--drafter",
         metavar="KIND|HEAD",
@@ -154,7 +155,7 @@ def parse(argv: list[str]) -> Namespace:
     what.add_argument(
         "--profile",
         metavar="N",
-        type=natural,
+        type=command_line.natural,
         default=4,
         help="turns of the stage profile, which follows the measurement; 0 makes none (default: 4)",
     )
@@ -177,26 +178,6 @@ def parse(argv: list[str]) -> Namespace:
     parser.add_config_options()
     parser.add_common_options()
     return parser.parse_args(argv)
-
-
-def count(text: str) -> int:
-    """The number that an option gives, at least 1."""
-    return _whole(text, 1)
-
-
-def natural(text: str) -> int:
-    """The number that an option gives, at least 0."""
-    return _whole(text, 0)
-
-
-def _whole(text: str, least: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r} found; expected a whole number of at least {least}")
-    return number
 
 
 if __name__ == "__main__":
