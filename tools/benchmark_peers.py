@@ -20,7 +20,7 @@ time to first token, load time, peak memory, and whether all wrote the same toke
 EPILOG = """\
 examples:
   python tools/benchmark_peers.py
-  python tools/benchmark_peers.py --set drafter.kind=eagle3 --set drafter.source=HEAD_DIR
+  python tools/benchmark_peers.py --drafter HEAD_DIR
   python tools/benchmark_peers.py --peers ms_eagle transformers llama.cpp --rounds 5
   python tools/benchmark_peers.py --prompts questions.jsonl --limit 10 --new-tokens 128
   python tools/benchmark_peers.py --config configs/qwen2.5_7b.yaml --set model.dtype=float32 --assistant DIR
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     from ms_eagle.prompts import read_prompts
 
     args = parse(argv)
-    config = load_config(args.config, args.overrides)
+    config = load_config(args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter)])
     if args.assistant is not None and not (args.assistant / "config.json").is_file():
         raise UserError(
             f"--assistant {args.assistant}: no config.json there; expected a Hugging Face directory"
@@ -82,6 +82,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = command_line.Parser("[options]", DESCRIPTION, EPILOG)
     what = parser.add_argument_group("what to compare")
     what.add_argument("--peers", metavar="NAME", nargs="+", help="only these, see below")
+    what.add_argument(
+        "--drafter",
+        metavar="KIND|HEAD",
+        help="replaces drafter.kind: eagle3 or synthetic; anything else is a head, a directory or"
+        " hf:org/name",
+    )
     what.add_argument(
         "--assistant",
         metavar="DIR",
