@@ -120,9 +120,7 @@ class ChatTemplate:
         template wrote it.
         """
         text = self.render(messages, add_generation_prompt=add_generation_prompt, thinking=thinking)
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        starts_with_bos = bool(ids) and ids[0] == tokenizer.bos_id
-        return ids if starts_with_bos else tokenizer.encode(text)
+        return encode_rendered(text, tokenizer)
 
     def _switch(self, turns: list[dict[str, object]], thinking: Thinking | None) -> dict[str, object]:
         """Apply ``thinking``: extra template variables, or suffixes put on the user turns in place."""
@@ -141,6 +139,13 @@ class ChatTemplate:
             if turn["role"] == "user" and not str(turn["content"]).endswith(suffixes):
                 turn["content"] = f"{turn['content']}{_PANGU_SWITCHES[thinking]}"
         return {}
+
+
+def encode_rendered(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Ids of a rendered template, or of its beginning, with one beginning-of-text token at most."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    starts_with_bos = bool(ids) and ids[0] == tokenizer.bos_id
+    return ids if starts_with_bos else tokenizer.encode(text)
 
 
 def load_template(directory: Path, name_or_path: str | None = None) -> ChatTemplate:

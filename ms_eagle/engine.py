@@ -265,7 +265,7 @@ class _Run:
         for row, cached in enumerate(engine._cached):
             if reuse_prefix:
                 # One position is read again: it gives the drafter the token that follows it now.
-                at[row] = max(0, min(_common_prefix(cached, self._sequences[row]), self._n[row]) - 1)
+                at[row] = max(0, min(common_prefix(cached, self._sequences[row]), self._n[row]) - 1)
             engine._cached[row] = cached[: at[row]]
         self._reused = at.copy()
         graphs.start_request(self._sequences)
@@ -358,7 +358,7 @@ def _shifted(first: int, on_text: OnText) -> OnText:
     return lambda index, piece: on_text(first + index, piece)
 
 
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common beginning."""
     length = 0
     for left, right in zip(a, b, strict=False):

@@ -89,3 +89,21 @@ def check_same(made: Provenance, mine: Mapping[str, Any], what: str) -> None:
                 f"{what} was made with another {chat}{name}: its sha256 is {theirs}{whose}, that of the "
                 f"configured one {ours}{ourselves}; set {asked} to what made it, or make another corpus"
             )
+
+
+def check_settings(made: Provenance, mine: Provenance, what: str) -> None:
+    """Refuse to go on with conversations that were made in another way.
+
+    Raises:
+        UserError: names the first difference.
+    """
+    check_same(made, mine.model_dump(), what)
+    theirs, ours = made.model_dump(exclude={"teacher"}), mine.model_dump(exclude={"teacher"})
+    theirs |= theirs.pop("generation")
+    ours |= ours.pop("generation")
+    for name in sorted(theirs | ours):
+        if theirs.get(name) != ours.get(name):
+            raise UserError(
+                f"{what} was made with {name} {theirs.get(name)!r}, asked for is {ours.get(name)!r}; "
+                "ask for the same, or name another --out"
+            )
