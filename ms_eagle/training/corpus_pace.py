@@ -1,9 +1,9 @@
-"""How fast work goes and how long it will take: a bar for who watches, and a line now and then."""
+"""How fast work goes and how long it will take: a bar for who watches, a line now and then for a log."""
 
 import time
 from types import TracebackType
 
-from ms_eagle.progress import Progress
+from ms_eagle.progress import Progress, duration
 
 _LINE_SECONDS = 60.0
 
@@ -37,18 +37,18 @@ class Pace:
         self._tokens += tokens
         self._step.advance(jobs)
         now = time.perf_counter()
-        if now - self._told >= _LINE_SECONDS:
+        if self._progress.visible:
+            self._step.describe(f"{self._what}, {self._rate(now):.0f} tokens/s")
+        elif now - self._told >= _LINE_SECONDS:
             self._told = now
             self._progress.note(self._line(now))
 
+    def _rate(self, now: float) -> float:
+        return self._tokens / max(now - self._begin, 1e-9)
+
     def _line(self, now: float) -> str:
-        seconds = max(now - self._begin, 1e-9)
-        line = f"{self._what}: {self._done} of {self._jobs}, {self._tokens / seconds:.0f} tokens/s"
+        line = f"{self._what}: {self._done} of {self._jobs}, {self._rate(now):.0f} tokens/s"
         if 0 < self._done < self._jobs:
-            line += f", about {_duration(seconds / self._done * (self._jobs - self._done))} left"
+            left = (now - self._begin) / self._done * (self._jobs - self._done)
+            line += f", about {duration(left)} left"
         return line
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{max(1, minutes)} min"

@@ -13,7 +13,7 @@ from ms_eagle.generation import GenerationOptions
 from ms_eagle.loading import load_engine, open_model
 from ms_eagle.progress import Progress
 from ms_eagle.prompts import read_prompts
-from ms_eagle.training import corpus_maker
+from ms_eagle.training import corpus_maker, corpus_pace
 from ms_eagle.training.corpus import read_corpus
 from ms_eagle.training.corpus_filters import normalised
 from ms_eagle.training.corpus_maker import Order, Settings, make_corpus
@@ -236,3 +236,18 @@ def test_an_import_of_another_template_is_refused(made, config, tmp_path):
     given = without_manifest(made, tmp_path / "given.npz")
     with pytest.raises(UserError, match=r"reproduces 0 of its .* another template, tokenizer or"):
         make_corpus(tmp_path / "c.npz", Order(imports=(given,)), other, SETTINGS, QUIET)
+
+
+def test_a_log_gets_a_line_now_and_then(capsys, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(corpus_pace.time, "perf_counter", lambda: clock[0])
+    with corpus_pace.Pace(Progress(), "answers", 4) as pace:
+        for _ in range(3):
+            clock[0] += 50.0
+            pace.finished(100)
+    with corpus_pace.Pace(Progress(), "nothing", 0):
+        pass
+    assert capsys.readouterr().err.splitlines() == [
+        "note: answers: 2 of 4, 2 tokens/s, about 2 min left",
+        "note: answers: 3 of 4, 2 tokens/s, about 50 s left",
+    ]
