@@ -6,6 +6,7 @@ from ms_eagle.attention import Read
 from ms_eagle.head_config import HeadConfig
 
 _SCALE = 0.02
+_FEATURE_RMS = 5.0  # of the residual stream at the start: small enough for steps of ordinary size to turn it
 
 
 def random_start(config: HeadConfig, seed: int) -> dict[str, np.ndarray]:
@@ -20,13 +21,19 @@ def random_start(config: HeadConfig, seed: int) -> dict[str, np.ndarray]:
 
 
 def teacher_start(
-    config: HeadConfig, seed: int, read: Read, layers: int, lm_head_rows: np.ndarray
+    config: HeadConfig,
+    seed: int,
+    read: Read,
+    layers: int,
+    lm_head_rows: np.ndarray,
+    tap_rms: float,
 ) -> dict[str, np.ndarray]:
     """Begin as a continuation of the teacher.
 
     ``fc`` hands the last tap through; the head's layers are the teacher's last blocks, the first of them
-    reading the feature and not yet the embedding; the final norm and the LM head's rows are the teacher's.
-    Tensors of other shapes than the head's stay random.
+    reading the embedding through small random numbers; the final norm and the LM head's rows are the
+    teacher's. The residual stream is the teacher's scaled down to an RMS of 5: norms do not see the
+    difference, the optimiser does. Tensors of other shapes than the head's stay random.
 
     Args:
         config: of the head.
@@ -34,6 +41,7 @@ def teacher_start(
         read: a tensor of the teacher by its Hugging Face name.
         layers: how many blocks the teacher has.
         lm_head_rows: the teacher's rows of the draft vocabulary, ``[V_d, E]``.
+        tap_rms: root mean square of the last tap, over some tokens.
     """
     tensors = random_start(config, seed)
 
@@ -41,9 +49,10 @@ def teacher_start(
         if tensors[name].shape == value.shape:
             tensors[name] = np.array(value, np.float32)
 
-    hidden = config.hidden_size
+    hidden, quieter = config.hidden_size, np.float32(_FEATURE_RMS / tap_rms)
     if config.hidden_size == config.target_hidden_size:
-        tensors["fc.weight"][:, (config.num_taps - 1) * hidden :] = np.eye(hidden, dtype=np.float32)
+        through = np.float32(_FEATURE_RMS) if config.fc_norm else quieter
+        tensors["fc.weight"][:, (config.num_taps - 1) * hidden :] = through * np.eye(hidden, dtype=np.float32)
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.", f"model.layers.{layers - config.num_layers + layer}."
         for part in "qkv":
@@ -54,9 +63,9 @@ def teacher_start(
                 if random.shape == weight.shape:
                     weight[:, :hidden] = random[:, :hidden]
             take(f"{ours}attention.{part}_proj.weight", weight)
-        take(f"{ours}attention.o_proj.weight", read(f"{theirs}self_attn.o_proj.weight"))
-        for part in ("gate", "up", "down"):
-            take(f"{ours}mlp.{part}_proj.weight", read(f"{theirs}mlp.{part}_proj.weight"))
+        take(f"{ours}attention.o_proj.weight", quieter * read(f"{theirs}self_attn.o_proj.weight"))
+        for part, factor in (("gate", 1), ("up", 1), ("down", quieter)):
+            take(f"{ours}mlp.{part}_proj.weight", factor * read(f"{theirs}mlp.{part}_proj.weight"))
         norm = "hidden_norm" if layer == 0 else "input_norm"
         take(f"{ours}{norm}.weight", read(f"{theirs}input_layernorm.weight"))
         take(f"{ours}post_attention_norm.weight", read(f"{theirs}post_attention_layernorm.weight"))

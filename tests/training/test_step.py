@@ -340,7 +340,7 @@ def test_starting_from_the_teacher_takes_its_tensors():
         return given.setdefault(name, rng.standard_normal(shape).astype(np.float32))
 
     _, rows, _ = ends()
-    tensors = teacher_start(HEAD, 0, read, 7, rows)
+    tensors = teacher_start(HEAD, 0, read, 7, rows, tap_rms=20.0)
     assert {name: value.shape for name, value in tensors.items()} == HEAD.tensor_shapes()
     last = "model.layers.6."
     np.testing.assert_array_equal(tensors["lm_head.weight"], rows)
@@ -349,7 +349,7 @@ def test_starting_from_the_teacher_takes_its_tensors():
         tensors["layers.0.attention.q_proj.weight"][:, 16:], given[f"{last}self_attn.q_proj.weight"]
     )
     down = given[f"{last}mlp.down_proj.weight"]
-    np.testing.assert_array_equal(tensors["layers.0.mlp.down_proj.weight"], down)
-    np.testing.assert_array_equal(tensors["fc.weight"][:, 32:], np.eye(16))
+    np.testing.assert_array_equal(tensors["layers.0.mlp.down_proj.weight"], down * np.float32(0.25))
+    np.testing.assert_array_equal(tensors["fc.weight"][:, 32:], 0.25 * np.eye(16))
     norm = given[f"{last}input_layernorm.weight"]
     np.testing.assert_array_equal(tensors["layers.0.hidden_norm.weight"], norm)
