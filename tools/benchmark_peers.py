@@ -31,7 +31,7 @@ peers:
   ms_eagle-KIND          our engine with the configured drafter, if drafter.kind is not none
   transformers           generate() as it is
   transformers-static    with a static cache
-  transformers-compiled  with a static cache and torch.compile (minutes to load; only by name)
+  transformers-compiled  with a static cache and torch.compile (compiles for minutes; only by name)
   transformers-lookup    assisted by prompt lookup
   transformers-assisted  assisted by the model of --assistant
   llama.cpp              through llama-cpp-python, on weights converted to a float32 GGUF file
