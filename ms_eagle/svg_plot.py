@@ -250,12 +250,14 @@ def lines(
     frame = Frame(span, padded(ys, zero=True), top=14 + _legend_height([s.name for s in series]), log_x=log_x)
     parts = []
     for i, each in enumerate(series):
+        aside = (i - (len(series) - 1) / 2) * 4  # so that whiskers do not lie on each other
         path = "L".join(f"{frame.x(x):.1f} {frame.y(y):.1f}" for x, y in each.points)
         parts.append(f'<path class="line s{i}" d="M{path}"/>')
         for place, (x, y) in enumerate(each.points):
             if each.low and each.high:
                 low, high = frame.y(each.low[place]), frame.y(each.high[place])
-                parts.append(f'<path class="whisker s{i}" d="M{frame.x(x):.1f} {low:.1f}V{high:.1f}"/>')
+                at = frame.x(x) + aside
+                parts.append(f'<path class="whisker s{i}" d="M{at:.1f} {low:.1f}V{high:.1f}"/>')
             parts.append(
                 f'<circle class="dot s{i}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3.5"><title>'
                 f"{text(each.name)}: {short(x)}, {y:.3g}</title></circle>"

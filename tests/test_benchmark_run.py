@@ -12,6 +12,8 @@ from ms_eagle.benchmark import turn_log
 from ms_eagle.benchmark.engines import Answer, Pair
 from ms_eagle.benchmark.launcher import Worker
 from ms_eagle.benchmark.run import Job, run
+from ms_eagle.benchmark.sweep import Point, Sweep, run_sweep
+from ms_eagle.benchmark.sweep_page import write
 from ms_eagle.errors import UserError
 from ms_eagle.progress import Progress
 
@@ -249,6 +251,36 @@ def test_a_batch_gives_the_same_answers(job, whole, tmp_path):
     assert [r["token_ids"] for r in records] == [r["token_ids"] for r in timeless(whole[0])]
     assert [r["group"] for r in records] == [0, 0, 0, 0, 2]
     assert summary["tokens_match"] == 1.0
+
+
+def test_a_sweep_is_a_run_for_each_point_and_failed_ones_end_nothing(job, tmp_path, monkeypatch):
+    sweep = Sweep(
+        title="T",
+        question="Q",
+        set={"execution.device": "CPU"},
+        grid={"generation.max_new_tokens": [3, 5]},
+        points=[Point(name="no such device", set={"execution.kernels": "fused"})],
+    )
+    configure = lambda more: job(tmp_path, *more).config  # noqa: E731
+    make = lambda config, out: Job(config, job(out).prompts, 2, out)  # noqa: E731
+    measured = run_sweep(sweep, configure, make, tmp_path / "out", QUIET)
+    assert [m.found["turns"] for m in measured] == [2, 2, 0]
+    assert "FlashAttentionScore runs on Ascend NPUs only" in measured[2].found["error"]
+    for m, most in zip(measured, (3, 5), strict=False):
+        lengths = [r["new_tokens"] for r in turn_log.read(tmp_path / "out" / m.directory / "turns.jsonl")]
+        assert max(lengths) == most
+    write(tmp_path / "out", sweep, measured, make(configure([]), tmp_path))
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    names = [point["name"] for point in summary["points"]]
+    assert names == ["max_new_tokens 3", "max_new_tokens 5", "no such device"]
+
+    def load(config, progress):
+        raise UserError("loaded")
+
+    monkeypatch.setattr(Pair, "load", load)  # what is measured loads nothing; what failed is tried again
+    again = run_sweep(sweep, configure, make, tmp_path / "out", QUIET)
+    assert [m.found for m in again[:2]] == [m.found for m in measured[:2]]
+    assert again[2].found["error"] == "loaded"
 
 
 def test_there_must_be_a_drafter(job, tmp_path):

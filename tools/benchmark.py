@@ -114,7 +114,7 @@ def sweep(args: Namespace, worker: "Worker") -> int:
     write(args.out, asked, measured, Job(configure(args, []), args.prompts, args.limit, args.out))
     print("\n".join(lines(measured)))
     print(args.out / "report.html")
-    return 0
+    return 0 if any("error" not in m.found for m in measured) else 1
 
 
 def compare(args: Namespace) -> int:

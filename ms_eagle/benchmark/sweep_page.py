@@ -67,47 +67,87 @@ def page(sweep: Sweep, measured: Sequence[Measured], manifest: Mapping[str, Any]
         f'<section><h2>Every point</h2><p class="meta">{text(note)}. Quantiles are over turns; each point '
         "has its own teacher-only runs, interleaved with the speculative ones.</p>"
         f"{points_table(measured)}</section>{errors(measured)}"
-        f'<section><p class="meta">{text(paper.SWEEP_NOTE)}</p></section></main>'
+        f"{_paper(measured)}</main>"
     )
     return document(sweep.title, body, manifest)
 
 
+def _paper(measured: Sequence[Measured]) -> str:
+    """What the paper found, where it asked the same."""
+    keys = {key for m in measured for key in m.point.set}
+    if not keys & {"tree.budget", "drafter.window"}:
+        return ""
+    return f'<section><h2>In the paper</h2><p class="meta">{text(paper.SWEEP_NOTE)}</p></section>'
+
+
 def plots(sweep: Sweep, measured: Sequence[Measured], note: str) -> list[str]:
-    """Speed-up and acceptance along the axis of the sweep, or one bar a point where there is none."""
+    """Speed-up and acceptance along each axis of numbers, or one bar a point where there is none."""
     good = [m for m in measured if m.found["speedup"]["mean"] is not None]
     if not good:
         return []
-    numbers = sweep.x is not None and all(isinstance(m.point.set.get(sweep.x), int | float) for m in good)
-    if not numbers:
-        rows = [
-            (m.point.name, m.found["speedup"]["mean"], _kind(m), f"p1 {m.found['speedup']['p1']:.2f}x")
-            for m in good
-        ]
-        accept = [(m.point.name, m.found["accept_L"]["mean"] or 0.0, "stage", "accept_L") for m in good]
-        rates = [(m.point.name, m.found["speculative_tps"], "good", "tokens a second") for m in good]
-        return [
-            charts.figure("Mean speed-up", note, svg_plot.bars("Mean speed-up", rows, "x")),
-            charts.figure("accept_L", note, svg_plot.bars("accept_L", accept, "")),
-            charts.figure("Tokens a second with speculation", note, svg_plot.bars("Rate", rates, "")),
-        ]
-    speed = [_series(sweep, name, own, "speedup", spread=True) for name, own in _groups(sweep, good)]
-    accept = [_series(sweep, name, own, "accept_L", spread=False) for name, own in _groups(sweep, good)]
+    axes = [key for key, values in sweep.grid.items() if len(values) > 1 and all(map(_is_number, values))]
+    if sweep.x is None or sweep.x not in axes:
+        return _bars(good, note)
+    found = []
+    for axis in sorted(axes, key=lambda key: key != sweep.x):
+        own = [m for m in good if axis in m.point.set]
+        found.append(_against(axis, own, "speedup", f"mean over turns, whiskers from p10 to p90; {note}"))
+        found.append(_against(axis, own, "accept_L", note))
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _bars(good: Sequence[Measured], note: str) -> list[str]:
+    speed, accept, rates = [], [], []
+    for m in good:
+        kind = "good" if m.found["speedup"]["mean"] >= 1 else "warn"
+        tail = f"slow tail p1 {m.found['speedup']['p1']:.2f}x"
+        speed.append((m.point.name, m.found["speedup"]["mean"], kind, tail))
+        accept.append((m.point.name, m.found["accept_L"]["mean"] or 0.0, "stage", "accept_L"))
+        rates.append((m.point.name, m.found["baseline_tps"], "calm", "teacher alone"))
+        rates.append(("with speculation", m.found["speculative_tps"], "good", m.point.name))
     return [
-        charts.figure(
-            f"Speed-up against {sweep.x}",
-            f"mean over turns, whiskers from p10 to p90; {note}",
-            svg_plot.lines("Speed-up", speed, sweep.x, "speed-up", reference=(1.0, "as fast as the teacher")),
-        ),
-        charts.figure(
-            f"accept_L against {sweep.x}", note, svg_plot.lines("accept_L", accept, sweep.x, "accept_L")
-        ),
+        charts.figure("Mean speed-up", note, svg_plot.bars("Mean speed-up", speed, "x")),
+        charts.figure("accept_L", note, svg_plot.bars("accept_L", accept, "")),
+        charts.figure("Tokens a second", f"teacher alone, then with speculation; {note}", _rates(rates)),
     ]
+
+
+def _rates(rows: Sequence[tuple[str, float, str, str]]) -> str:
+    return svg_plot.bars("Tokens a second", rows, "")
+
+
+def _against(axis: str, own: Sequence[Measured], figure: str, note: str) -> str:
+    """A figure along one key, a line for each setting of the others."""
+    groups: dict[str, list[Measured]] = {}
+    for m in sorted(own, key=lambda m: m.point.set[axis]):
+        others = [f"{key.partition('.')[2]} {v}" for key, v in m.point.set.items() if key != axis]
+        groups.setdefault(", ".join(others), []).append(m)
+    series = []
+    for name, each in groups.items():
+        points = [(m.point.set[axis], m.found[figure]["mean"] or 0.0) for m in each]
+        spread = [[m.found[figure].get(q) for m in each] for q in ("p10", "p90")]
+        series.append(Series(name, points, *spread) if figure == "speedup" else Series(name, points))
+    xs = [m.point.set[axis] for m in own]
+    called = "Speed-up" if figure == "speedup" else "accept_L"
+    plot = svg_plot.lines(
+        called,
+        series,
+        axis,
+        "speed-up" if figure == "speedup" else figure,
+        log_x=min(xs) > 0 and max(xs) >= 8 * min(xs),
+        reference=(1.0, "as fast as the teacher") if figure == "speedup" else None,
+    )
+    return charts.figure(f"{called} against {axis}", note, plot)
 
 
 def points_table(measured: Sequence[Measured]) -> str:
     """One row a point."""
-    heads = ("point", "turns", "speed-up", "p1", "p10", "p50", "p90", "p99", "accept_L", "teacher t/s")
-    heads = (*heads, "with speculation t/s", "identical")
+    heads = ("point", "turns", "speed-up", "p1", "p10", "p50", "p90", "p99", "accept_L")
+    heads = (*heads, "t/s alone", "t/s speculating", "identical")
     return table(heads, [_row(m) for m in measured])
 
 
@@ -135,25 +175,3 @@ def _row(m: Measured) -> tuple[str, ...]:
 
 def _shown(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _kind(m: Measured) -> str:
-    return "good" if m.found["speedup"]["mean"] >= 1 else "warn"
-
-
-def _groups(sweep: Sweep, measured: Sequence[Measured]) -> list[tuple[str, list[Measured]]]:
-    """Points that differ along the axis alone, named by their other settings."""
-    groups: dict[str, list[Measured]] = {}
-    for m in measured:
-        if sweep.x in m.point.set:
-            others = [f"{key.partition('.')[2]} {v}" for key, v in m.point.set.items() if key != sweep.x]
-            groups.setdefault(", ".join(others) or sweep.title, []).append(m)
-    return list(groups.items())
-
-
-def _series(sweep: Sweep, name: str, own: Sequence[Measured], figure: str, spread: bool) -> Series:
-    own = sorted(own, key=lambda m: m.point.set[sweep.x])
-    points = [(m.point.set[sweep.x], m.found[figure]["mean"] or 0.0) for m in own]
-    if not spread:
-        return Series(name, points)
-    return Series(name, points, [m.found[figure]["p10"] for m in own], [m.found[figure]["p90"] for m in own])
