@@ -81,11 +81,15 @@ class Frame:
         low, high = self._y
         return self._top + self._height * (1 - (value - low) / max(high - low, 1e-12))
 
-    def axes(self, x_label: str, y_label: str, x_ticks: Sequence[tuple[float, str]]) -> str:
-        """Grid, numbers and names of both axes."""
+    def axes(
+        self, x_label: str, y_label: str, x_ticks: Sequence[tuple[float, str]], whole: bool = False
+    ) -> str:
+        """Grid, numbers and names of both axes; ``whole``: y counts things."""
         parts = []
         right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
         for value in ticks(*self._y, count=5):
+            if whole and abs(value - round(value)) > 1e-9:
+                continue
             y = self.y(value)
             parts.append(f'<path class="grid" d="M{self._left} {y:.1f}H{right}"/>')
             parts.append(f'<text class="tick" x="{self._left - 6}" y="{y + 4:.1f}" text-anchor="end">')
@@ -188,7 +192,7 @@ def histogram(
         for left, right, count in counts
     )
     labels = [(value, short(value)) for value in ticks(*x)]
-    return svg(name, frame.axes(x_label, unit, labels) + bars + frame.markers(marks))
+    return svg(name, frame.axes(x_label, unit, labels, whole=True) + bars + frame.markers(marks))
 
 
 def columns(

@@ -59,6 +59,8 @@ def test_a_histogram_has_a_column_a_bin_and_warns_below():
     assert heights == pytest.approx([2 * heights[3], 0, 5 * heights[3], heights[3]], abs=0.11)
     assert bars[0][0].text == "0.8 to 0.9: 2 turns"
     assert "p50 1.05x" in words(plot)
+    assert {"0", "1", "2"} <= set(words(plot))
+    assert not {"0.5", "1.5"} & {e.text for e in tagged(plot, "}text") if e.get("text-anchor") == "end"}
 
 
 def test_labels_of_markers_do_not_lie_on_each_other():

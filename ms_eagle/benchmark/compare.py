@@ -110,7 +110,7 @@ def caveats(a: Finished, b: Finished) -> list[str]:
         found.append(
             f"{len(one & other)} turns are in both; {len(one - other)} in A alone, {len(other - one)} in B"
         )
-    for key in ("prompts", "machine", "revision"):
+    for key in ("prompts", "machine", "code"):
         if a.summary["manifest"].get(key) != b.summary["manifest"].get(key):
             found.append(f"the runs differ in {key}")
     changed = [key for key in sorted(one & other) if a.turns[key]["token_ids"] != b.turns[key]["token_ids"]]

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from ms_eagle import files, json_file
 from ms_eagle.config import Config
 from ms_eagle.errors import UserError
-from ms_eagle.manifest import manifest
+from ms_eagle.manifest import manifest, revision
 
 SCHEMA = 1
 FILE = "manifest.json"
@@ -25,14 +26,31 @@ def identity(config: Config, prompts: Sequence[Path], limit: int | None) -> dict
         limit: how many turns of them, or None.
     """
     described = manifest(config, {})
+    package = Path(__file__).resolve().parent.parent
     return {
         "config": described["config"],
         "prompts": [{"file": path.name, "sha256": files.sha256(path)} for path in prompts],
         "limit": limit,
         "versions": described["versions"],
-        "revision": (described["git"] or {}).get("commit"),
+        "code": code(package),
         "machine": machine(),
     }
+
+
+def code(package: Path) -> dict[str, str] | None:
+    """Git's hashes of the package's and the kernels' sources as committed; None outside a checkout.
+
+    A commit that changes only other files, such as documents, leaves them as they are.
+    """
+    if revision(package) is None:
+        return None
+    names = ("ms_eagle", "kernels")
+    command = ["git", "-C", str(package.parent), "rev-parse", *(f"HEAD:{name}" for name in names)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return dict(zip(names, done.stdout.split(), strict=True))
 
 
 def machine() -> dict[str, Any]:

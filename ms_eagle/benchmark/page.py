@@ -87,7 +87,7 @@ def facts(manifest: Mapping[str, Any]) -> str:
     """What was measured on what, as a row of terms."""
     config = manifest["config"]
     tree = manifest.get("tree")
-    load = manifest.get("load_average")
+    load, git = manifest.get("load_average"), manifest.get("git")
     shown = {
         "begun": manifest.get("begun"),
         "device": manifest.get("device"),
@@ -103,7 +103,7 @@ def facts(manifest: Mapping[str, Any]) -> str:
         "memory": f"{manifest['machine']['memory_gb']:g} GB",
         "mindspore": manifest["versions"].get("mindspore"),
         "ms_eagle": manifest["versions"].get("ms_eagle"),
-        "revision": (manifest.get("revision") or "")[:12] or None,
+        "revision": git and f"{git['commit'][:12]}{', modified' if git['modified'] else ''}",
     }
     cells = "".join(
         f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>"

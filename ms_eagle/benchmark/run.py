@@ -23,7 +23,7 @@ from ms_eagle.benchmark.runner import Runner
 from ms_eagle.config import Config
 from ms_eagle.errors import UserError
 from ms_eagle.loading import head_directory
-from ms_eagle.manifest import weight_hashes
+from ms_eagle.manifest import revision, weight_hashes
 from ms_eagle.progress import Progress
 from ms_eagle.session import generation_options
 
@@ -160,6 +160,7 @@ def _describe(config: Config, pair: Pair, worker: Worker, progress: Progress) ->
     if config.drafter.kind == "eagle3":
         weights["head"] = weight_hashes(head_directory(config, progress), progress)
     return {
+        "git": revision(Path(__file__).resolve().parent.parent),
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": ms.get_context("device_target"),
         "kernels": graphs.kernels,
