@@ -21,7 +21,8 @@ QUESTIONS = [Question(f"t:{i}", "t", "c", (text,), "t", i) for i, text in enumer
 def config(tmp_path_factory):
     model = tiny_eagle.model_dir("qwen3", tmp_path_factory.mktemp("profile"))
     overrides = ["drafter.kind=synthetic", "drafter.taps=[0,1]", "generation.max_new_tokens=8"]
-    return tiny_eagle.config(model, None, [*overrides, "model.max_length=128"])
+    shape = ["tree.depth=2", "tree.budget=4"]  # few stages compile faster
+    return tiny_eagle.config(model, None, [*overrides, *shape, "model.max_length=128"])
 
 
 @pytest.fixture(scope="module")
