@@ -33,7 +33,8 @@ def config_path(tmp_path_factory):
 
 def test_real_peers_write_the_same_tokens(config_path):
     names = [TEACHER, "transformers", "transformers-lookup", "llama.cpp"]
-    arguments = ["--config", config_path, "--limit", "2", "--new-tokens", "6", "--rounds", "2", "--json"]
+    arguments = ["--config", config_path, "--set", f"model.cache_dir={config_path.parent / 'cache'}"]
+    arguments += ["--limit", "2", "--new-tokens", "6", "--rounds", "2", "--json"]
     done = subprocess.run(
         [sys.executable, TOOL, *arguments, "--threads", "1", "--peers", *names],
         capture_output=True,
