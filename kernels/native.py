@@ -1,132 +1,14 @@
-"""The native CPU kernels as MindSpore operators and Cells for graph mode; float32 throughout.
-
-An op that writes into a cache says so to MindSpore (a write signature and a side effect on memory): the
-compiler then hands it the Parameter's own memory, keeps it in program order with every other reader and
-writer of that Parameter, and does not drop it when its result is unused. Without that, MindSpore gives the
-op a copy as soon as a stock operator updates the same Parameter in one graph.
+"""The native CPU kernels as Cells for graph mode; float32 throughout.
 
 What a row sees travels as ``visible``, int32 ``[B, N, 2 + X]``: entry ``(prefix, count, slots...)`` means the
 slots ``0..prefix-1``, then ``count`` more, in token order. A row that sees nothing gets zeros from attention.
 """
 
-from collections.abc import Callable, Sequence
-
-import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
-from mindspore.ops import signature as sig
+from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from ms_eagle.kernels.library import ABSENT, PANEL, Library
-
-Shapes = Callable[..., Sequence[int] | tuple[Sequence[int], ...]]
-
-
-class Operators:
-    """The operators of one library, each made once and shared by the Cells that call it.
-
-    Every operator checks shapes, dtypes and indices when it runs and raises ``RuntimeError`` with a sentence.
-    The inputs are documented in ``cpu/ops.cc``.
-    """
-
-    def __init__(self, library: Library) -> None:
-        self.library = library
-        residual_first = ("x", "residual", "norm", "qkv", "qkv_bias", "q_norm", "k_norm", "out", "out_bias")
-        rest = ("cos", "sin", "positions", "slots", "visible", "keys", "values", "layout", "eps")
-        self.attention_block = self._make(
-            "AttentionBlock",
-            (*residual_first, *rest),
-            lambda _, residual, *others: residual,
-            writes=("keys", "values"),
-        )
-        self.mlp_block = self._make(
-            "MlpBlock", ("x", "norm", "gate_up", "gate_up_bias", "down", "down_bias", "eps"), _first
-        )
-        self.rms_norm = self._make("RmsNormRows", ("x", "weight", "eps"), _first)
-        self.attend = self._make("AttendRows", ("q", "keys", "values", "visible"), _first)
-
-    def linear(self, out: int) -> ops.Custom:
-        """``(x [B,N,A], norm, weights, bias, eps) -> [B,N,out]``."""
-        names = ("x", "norm", "weights", "bias", "eps")
-        return self._make("LinearRows", names, lambda x, *_: (x[0], x[1], out))
-
-    def argmax(self) -> ops.Custom:
-        """``(x [B,N,A], norm, weights, columns, eps) ->`` int32 ``[B,N]``, bool ``[B,N]``."""
-        names = ("x", "norm", "weights", "columns", "eps")
-        return self._make("ArgmaxRows", names, lambda x, *_: (x[:2], x[:2]), lambda *_: (ms.int32, ms.bool_))
-
-    def embed(self, width: int) -> ops.Custom:
-        """``(tokens [B,N], weights, columns) -> [B,N,width]``."""
-        return self._make(
-            "EmbedRows",
-            ("tokens", "weights", "columns"),
-            lambda tokens, *_: (*tokens, width),
-            lambda *_: ms.float32,
-        )
-
-    def visible(self, room: int) -> ops.Custom:
-        """``(mask bool [B,1,N,S]) ->`` int32 ``[B,N,2+room]``; refuses a row of more than ``room`` strays."""
-        return self._make(
-            "VisibleRows", ("mask",), lambda mask: (mask[0], mask[2], 2 + room), lambda *_: ms.int32
-        )
-
-    def tree_lists(self) -> ops.Custom:
-        """``(start [B], ancestors [B,D+1,N], valid bool [B,N]) ->`` the ``visible`` of tree rows.
-
-        The same keys in the same order as ``VisibleRows`` finds in ``masks.tree_mask``, without a mask.
-        """
-        return self._make(
-            "TreeLists",
-            ("start", "ancestors", "valid"),
-            lambda start, ancestors, valid: (*valid, 2 + max(1, ancestors[1] - 1)),
-        )
-
-    def level_lists(self) -> ops.Custom:
-        """``(start [B], base [B], lineage [B,l,k]) ->`` ``visible`` of a level, see ``masks.level_mask``."""
-        return self._make(
-            "LevelLists",
-            ("start", "base", "lineage"),
-            lambda start, base, lineage: (lineage[0], lineage[2], 2 + lineage[1]),
-        )
-
-    def chunk_lists(self, rows: int) -> ops.Custom:
-        """``(start [B], count [B]) ->`` the ``visible`` of a chunk, see ``masks.causal_mask``."""
-        return self._make("ChunkLists", ("start", "count"), lambda start, count: (*start, rows, 3))
-
-    def top(self, k: int) -> ops.Custom:
-        """``(x [R,V]) ->`` values ``[R,k]``, columns int32 ``[R,k]``: largest first, lower column on ties."""
-        return self._make(
-            "TopRows", ("x",), lambda x: ((x[0], k), (x[0], k)), lambda x: (ms.float32, ms.int32)
-        )
-
-    def commit(self, caches: int) -> ops.Custom:
-        """``(source [B,A], target [B,A], layout, *caches) ->`` int32 ``[1]``; the caches are written."""
-        names = tuple(f"cache{i}" for i in range(caches))
-        return self._make(
-            "CommitRows",
-            ("source", "target", "layout", *names),
-            lambda *_: (1,),
-            lambda *_: ms.int32,
-            writes=names,
-        )
-
-    def _make(
-        self,
-        name: str,
-        inputs: Sequence[str],
-        shape: Shapes,
-        dtype: Callable[..., object] | None = None,
-        writes: Sequence[str] = (),
-    ) -> ops.Custom:
-        made = ops.Custom(f"{self.library.path}:{name}", shape, dtype or _first, func_type="aot")
-        if writes:
-            made.set_signatures(
-                [
-                    sig.make_sig(each, sig.sig_rw.RW_WRITE if each in writes else sig.sig_rw.RW_READ)
-                    for each in inputs
-                ]
-            )
-            made.add_prim_attr("side_effect_mem", True)
-        return made
+from ms_eagle.kernels.operators import Operators
 
 
 class AttentionBlock(nn.Cell):
@@ -296,11 +178,75 @@ class Vocabulary(nn.Cell):
 
     def argmax(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, N, E] ->`` the lowest id of the largest logit, int32 ``[B, N]``, and whether any is NaN or
-        infinite, bool ``[B, N]``.
+        infinite, bool ``[B]``.
 
         The same bits decide as in ``logits``, which are never written.
         """
         return self.run_argmax(hidden, self.absent, self.weight, self.size, self.eps)
+
+
+class Pair(nn.Cell):
+    """What a drafter's first layer reads: each token's normed embedding beside its normed feature.
+
+    Args:
+        operators: of the loaded library.
+        vocabulary: the embedding.
+        input_norm: ``[A]``; feature_norm: ``[E]``, weights of the two RMSNorms.
+        eps: of both.
+        residual_is_normed: whether the residual is the normed feature.
+    """
+
+    def __init__(
+        self,
+        operators: Operators,
+        vocabulary: Vocabulary,
+        input_norm: np.ndarray,
+        feature_norm: np.ndarray,
+        eps: float,
+        residual_is_normed: bool,
+    ) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.input_norm = _parameter(input_norm, "input_norm")
+        self.feature_norm = _parameter(feature_norm, "feature_norm")
+        self.normed, self.eps = Tensor(np.array([residual_is_normed], np.int32)), _scalar(eps)
+        self.run = operators.pair()
+
+    def construct(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """int32 ``[B, N]``, ``[B, N, E] -> [B, N, A + E]``, residual ``[B, N, E]``."""
+        return self.run(
+            tokens,
+            features,
+            self.vocabulary.weight,
+            self.vocabulary.size,
+            self.input_norm,
+            self.feature_norm,
+            self.normed,
+            self.eps,
+        )
+
+
+class Children(nn.Cell):
+    """Norm, LM head, log-softmax and the ``k`` best of every row in one op; logits never leave it.
+
+    Args:
+        operators: of the loaded library.
+        vocabulary: the LM head, ``[V, E]``.
+        norm: the ``RMSNorm`` in front of it.
+        names: int32 ``[V]``, what stands for each column.
+        k: how many, up to V.
+    """
+
+    def __init__(
+        self, operators: Operators, vocabulary: Vocabulary, norm: "RMSNorm", names: Parameter, k: int
+    ) -> None:
+        super().__init__()
+        self.vocabulary, self.norm, self.names = vocabulary, norm, names
+        self.run = operators.children(k)
+
+    def construct(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, R, E] ->`` names int32 ``[B, R, k]``, most probable first, and their log-probabilities."""
+        return self.run(hidden, self.norm.weight, self.vocabulary.weight, self.names, self.norm.eps)
 
 
 class RMSNorm(nn.Cell):
@@ -348,10 +294,6 @@ def settle(library: Library, cell: nn.Cell) -> None:
         library.settle(parameter.asnumpy())
 
 
-def _first(first: object, *_: object) -> object:
-    return first
-
-
 def _parameter(array: np.ndarray, name: str) -> Parameter:
     return Parameter(Tensor(np.ascontiguousarray(array, np.float32)), name=name, requires_grad=False)
 
@@ -374,10 +316,12 @@ def _scalar(value: float) -> Tensor:
 __all__ = [
     "PANEL",
     "AttentionBlock",
+    "Children",
     "Commit",
     "Linear",
     "MlpBlock",
     "Operators",
+    "Pair",
     "RMSNorm",
     "Vocabulary",
     "settle",

@@ -15,7 +15,6 @@ from mindspore import Tensor, nn
 from ms_eagle.cycle import TeacherCycle
 from ms_eagle.engine import COUNT, TOKENS
 from ms_eagle.invariants import InvariantError
-from ms_eagle.masks import chunk_rows
 from ms_eagle.prefill import windows
 from ms_eagle.reference import ReferenceGraphs
 from ms_eagle.teacher import Teacher
@@ -60,12 +59,12 @@ class _Logits(nn.Cell):
     def __init__(self, teacher: Teacher) -> None:
         super().__init__()
         self.teacher = teacher
-        self.slots = teacher.cache.shape[2]
 
     def construct(self, root: Tensor, n: Tensor, count: Tensor) -> Tensor:
         """``[B]``, ``[B]``, ``[B]`` (0 leaves a sequence alone) ``-> [B, V]`` float32."""
         batch = root.shape[0]
-        hidden, _ = self.teacher(root.reshape(batch, 1), *chunk_rows(n, count, 1, self.slots))
+        tokens = root.reshape(batch, 1)
+        hidden, _ = self.teacher(tokens, *self.teacher.steps.chunk_rows(tokens, n, count))
         return self.teacher.logits(hidden).reshape(batch, self.teacher.vocab_size)
 
 

@@ -3,30 +3,41 @@
 A backend makes Cells from checkpoint tensors; ``StockBackend`` (here) from MindSpore operators with a chosen
 attention kernel, ``NativeBackend`` (``native_backend``) from our own CPU kernels:
 
+``steps(slots)``
+    the steps of a cycle between its forwards, see ``steps``; they also say what rows see;
 ``rows(rope, positions, cache)``
-    a Cell ``(positions [B,N], slots [B,N], mask [B,1,N,S]) -> rows``, a tuple that ``layer`` understands and
-    that is worked out once for all layers;
+    a Cell ``(positions [B,N], slots [B,N], seen) -> rows``, a tuple that ``layer`` understands and that is
+    worked out once for all layers;
 ``layer(config, read, names, cache, index, normed)``
     a Cell ``(x [B,N,A], residual [B,N,E], rows) -> [B,N,E]``: attention, then MLP, each with its residual;
 ``linear(weight, bias)``, ``norm(weight, eps)``
     Cells ``[B,N,in] -> [B,N,out]``;
 ``vocabulary(weight)``
-    a Cell with the methods ``embed``, ``logits`` and ``greedy``.
+    a Cell with the methods ``embed``, ``logits`` and ``greedy``;
+``pair(vocabulary, input_norm, feature_norm, eps, residual_is_normed)``
+    a Cell ``(tokens [B,N], features [B,N,E]) -> x [B,N,A+E], residual [B,N,E]``: what a drafter's first layer
+    reads, the normed embedding beside the normed feature;
+``children(vocabulary, norm, names, k)``
+    a Cell ``hidden [B,R,E] -> tokens [B,R,k], log-probabilities [B,R,k]``, see ``Drafter.children``;
+``choice(vocab_size)``
+    a Cell with the methods ``sample`` and ``remember``, see ``choice.StockChoice``.
 """
 
 from dataclasses import dataclass
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 from ms_eagle.attention import Attention, AttentionConfig, Read, joined
-from ms_eagle.choice import any_not_finite, choose_greedy
+from ms_eagle.choice import StockChoice, any_not_finite, choose_greedy
 from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.kernels.fused import FusedAttention
 from ms_eagle.kv_cache import KVCache
 from ms_eagle.layers import Linear, RMSNorm, SwiGLU, parameter
 from ms_eagle.rope import RopeConfig
+from ms_eagle.steps import StockSteps
+from ms_eagle.tree import top_children
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,10 @@ class StockBackend:
 
     def __init__(self, name: str, dtype: ms.Type) -> None:
         self.name, self.dtype = name, dtype
+
+    def steps(self, slots: int) -> StockSteps:
+        """The steps over a cache of ``slots`` slots."""
+        return StockSteps(slots)
 
     def rows(self, rope: RopeConfig, positions: int, cache: KVCache) -> nn.Cell:
         """See the module; ``positions`` is how many the rotary tables cover."""
@@ -85,6 +100,27 @@ class StockBackend:
         """Embedding and LM head over one matrix ``[V, E]``."""
         return StockVocabulary(weight, self.dtype)
 
+    def pair(
+        self,
+        vocabulary: nn.Cell,
+        input_norm: np.ndarray,
+        feature_norm: np.ndarray,
+        eps: float,
+        *,
+        residual_is_normed: bool,
+    ) -> nn.Cell:
+        """See the module; ``residual_is_normed``: the residual is the normed feature."""
+        norms = self.norm(input_norm, eps), self.norm(feature_norm, eps)
+        return _StockPair(vocabulary, *norms, residual_is_normed)
+
+    def children(self, vocabulary: nn.Cell, norm: nn.Cell, names: Parameter, k: int) -> nn.Cell:
+        """See the module; ``norm``: of hidden states; ``names``: a token for each column, ``[V]`` int32."""
+        return _StockChildren(vocabulary, norm, names, k)
+
+    def choice(self, vocab_size: int) -> nn.Cell:
+        """See the module."""
+        return StockChoice()
+
 
 class StockVocabulary(nn.Cell):
     """A matrix ``[V, E]`` for looking tokens up and for scoring them."""
@@ -111,6 +147,35 @@ class StockVocabulary(nn.Cell):
         return choose_greedy(logits), any_not_finite(logits)
 
 
+class _StockPair(nn.Cell):
+    """Embedding and feature, each normed, side by side."""
+
+    def __init__(self, vocabulary: nn.Cell, input_norm: nn.Cell, feature_norm: nn.Cell, normed: bool) -> None:
+        super().__init__()
+        self.vocabulary, self.input_norm, self.feature_norm = vocabulary, input_norm, feature_norm
+        self.residual_is_normed = normed
+
+    def construct(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        normed = self.feature_norm(features)
+        x = ops.cat((self.input_norm(self.vocabulary.embed(tokens)), normed), 2)
+        return x, (normed if self.residual_is_normed else features)
+
+
+class _StockChildren(nn.Cell):
+    """Norm, LM head, log-softmax and top-k one after another."""
+
+    def __init__(self, vocabulary: nn.Cell, norm: nn.Cell, names: Parameter, k: int) -> None:
+        super().__init__()
+        self.vocabulary, self.norm, self.names, self.k = vocabulary, norm, names, k
+
+    def construct(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        batch, rows, _ = hidden.shape
+        logits = self.vocabulary.logits(self.norm(hidden))
+        ids, log_probs = top_children(logits.reshape(batch * rows, logits.shape[2]), self.k)
+        shape = (batch, rows, self.k)
+        return ops.gather(self.names, ids, 0).reshape(shape), log_probs.reshape(shape)
+
+
 class _StockRows(nn.Cell):
     """Gathers what every layer needs: cos, sin ``[B, 1, N, d/2]``, row numbers of the caches, the mask."""
 
@@ -123,13 +188,13 @@ class _StockRows(nn.Cell):
         self.cache = cache
 
     def construct(
-        self, positions: Tensor, slots: Tensor, mask: Tensor
+        self, positions: Tensor, slots: Tensor, seen: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         batch, rows = positions.shape
         shape = (batch, 1, rows, self.half)
         cos = ops.gather(self.cos, positions, 0).reshape(shape)
         sin = ops.gather(self.sin, positions, 0).reshape(shape)
-        return cos, sin, self.cache.row_numbers(slots), mask
+        return cos, sin, self.cache.row_numbers(slots), seen
 
 
 class _StockLayer(nn.Cell):

@@ -84,6 +84,7 @@ class Drafter(nn.Cell):
             config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.dtype
         )
         self.rows = backend.rows(config.rope, positions, self.cache)
+        self.steps = backend.steps(slots)
         # The first layer's input comes normed: embedding and feature have a norm each.
         self.layers = nn.CellList(
             [
@@ -93,16 +94,27 @@ class Drafter(nn.Cell):
                 for i in range(config.num_layers)
             ]
         )
-        self.input_norm = backend.norm(tensors["layers.0.input_norm.weight"], config.rms_norm_eps)
-        self.hidden_norm = backend.norm(tensors["layers.0.hidden_norm.weight"], config.rms_norm_eps)
+        self.pair = backend.pair(
+            self.vocabulary,
+            tensors["layers.0.input_norm.weight"],
+            tensors["layers.0.hidden_norm.weight"],
+            config.rms_norm_eps,
+            residual_is_normed=config.norm_before_residual,
+        )
         self.norm = backend.norm(tensors["norm.weight"], config.rms_norm_eps)
-        self.residual_is_normed = config.norm_before_residual
         self.feature_is_normed = config.norm_output
         ids = np.arange(config.draft_vocab_size, dtype=np.int32) if head.d2t is None else head.d2t
         self.target_ids = parameter(ids, "target_ids", ms.int32)
+        self._backend = backend
+
+    def children(self, k: int) -> nn.Cell:
+        """A Cell from hidden states ``[B, R, E]`` to the ``k`` children of each row, ``[B, R, k]`` each: ids
+        of the teacher int32, best first, and log-probabilities float32; see ``tree.top_children``.
+        """
+        return self._backend.children(self.head, self.norm, self.target_ids, k)
 
     def construct(
-        self, tokens: Tensor, features: Tensor, positions: Tensor, slots: Tensor, mask: Tensor
+        self, tokens: Tensor, features: Tensor, positions: Tensor, slots: Tensor, seen: Tensor
     ) -> Tensor:
         """Run N rows.
 
@@ -111,15 +123,13 @@ class Drafter(nn.Cell):
             features: ``[B, N, E]``, of ``fuse`` or ``next_feature``.
             positions: ``[B, N]`` int32, the features' positions.
             slots: ``[B, N]`` int32 in ``[0, S_d)``.
-            mask: ``[B, 1, N, S_d]`` bool, True = discard.
+            seen: what each row sees, see ``steps``.
 
         Returns:
             hidden states ``[B, N, E]`` before the last norm, for ``logits`` and ``next_feature``.
         """
-        rows = self.rows(positions, slots, mask)
-        normed = self.hidden_norm(features)
-        residual = normed if self.residual_is_normed else features
-        x = ops.cat((self.input_norm(self.vocabulary.embed(tokens)), normed), 2)
+        rows = self.rows(positions, slots, seen)
+        x, residual = self.pair(tokens, features)
         for layer in self.layers:
             x = layer(x, residual, rows)
             residual = x

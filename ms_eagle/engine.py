@@ -24,12 +24,12 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from ms_eagle.answer import Answer
-from ms_eagle.cycle import HEALTHY, TEACHER_NOT_FINITE
 from ms_eagle.errors import UserError
 from ms_eagle.generation import Completion, GenerationOptions, Seconds
 from ms_eagle.observer import Observer, TurnName
 from ms_eagle.prefill import windows
 from ms_eagle.sampling import params_tensor
+from ms_eagle.steps import HEALTHY, TEACHER_NOT_FINITE
 from ms_eagle.tokenizer import Tokenizer
 from ms_eagle.uniform import uniform_table
 

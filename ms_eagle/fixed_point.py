@@ -39,7 +39,7 @@ MAX_SCORE = (_BINS << _LOW_BITS) - 8
 
 _BIN_NATS = 2.0 ** (_LOW_BITS - SCORE_BITS)
 # exp at the middle of each bin; within a bin, a first-order step is exact to (bin / 2)**2 / 2 = 4.8e-7
-_DECAY = Tensor((2.0**WEIGHT_BITS * np.exp(-(np.arange(_BINS) + 0.5) * _BIN_NATS)).astype(np.float32))
+DECAY = Tensor((2.0**WEIGHT_BITS * np.exp(-(np.arange(_BINS) + 0.5) * _BIN_NATS)).astype(np.float32))
 
 
 def scores(logits: Tensor, best: Tensor, temperature: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def weights(score: Tensor) -> Tensor:
     bins = (fine * (1.0 / _LOW)).astype(ms.int32)
     low = fine - bins.astype(ms.float32) * float(_LOW)
     step = (1.0 + 0.5 * _BIN_NATS) - low * (2.0**-SCORE_BITS)
-    return (ops.gather(_DECAY, bins, 0) * step).astype(ms.int64)
+    return (ops.gather(DECAY, bins, 0) * step).astype(ms.int64)
 
 
 def times_fraction(total: Tensor, units: Tensor) -> Tensor:

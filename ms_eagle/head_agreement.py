@@ -18,7 +18,6 @@ from ms_eagle.choice import any_not_finite, choose_greedy
 from ms_eagle.drafter import Drafter, Fuse
 from ms_eagle.errors import UserError
 from ms_eagle.head_checkpoint import Head
-from ms_eagle.masks import chunk_rows
 from ms_eagle.native_backend import NativeBackend
 from ms_eagle.teacher import Teacher
 from ms_eagle.tree import top_children
@@ -87,11 +86,10 @@ class _Reading(nn.Cell):
     def __init__(self, teacher: Teacher) -> None:
         super().__init__()
         self.teacher = teacher
-        self.slots = teacher.cache.shape[2]
 
     def construct(self, tokens: Tensor, start: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``[1, C], [1], [1] ->`` choices ``[1, C]``, taps ``[1, C, F]`` float32, not finite ``[1]``."""
-        hidden, taps = self.teacher(tokens, *chunk_rows(start, count, tokens.shape[1], self.slots))
+        hidden, taps = self.teacher(tokens, *self.teacher.steps.chunk_rows(tokens, start, count))
         logits = self.teacher.logits(hidden)
         return choose_greedy(logits), taps.astype(ms.float32), any_not_finite(logits)
 

@@ -4,13 +4,15 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
-from ms_eagle.accept import path_slots
 from ms_eagle.attention import AttentionConfig, Read
 from ms_eagle.backend import LayerNames
 from ms_eagle.commit import commit_by_length
+from ms_eagle.fixed_point import DECAY
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import load
+from ms_eagle.kernels.operators import Operators
 from ms_eagle.kv_cache import KVCache
+from ms_eagle.native_steps import NativeSteps
 from ms_eagle.rope import RopeConfig
 
 
@@ -34,8 +36,12 @@ class NativeBackend:
         Raises:
             NativeUnavailable: there is no compiler, or the build fails.
         """
-        self.operators = native.Operators(load(threads))
+        self.operators = Operators(load(threads))
         self.strays = strays
+
+    def steps(self, slots: int) -> NativeSteps:
+        """See ``backend``."""
+        return NativeSteps(self.operators, slots)
 
     def rows(self, rope: RopeConfig, positions: int, cache: KVCache) -> nn.Cell:
         """See ``backend``."""
@@ -65,6 +71,26 @@ class NativeBackend:
         """See ``backend``."""
         return NativeVocabulary(self.operators, weight)
 
+    def pair(
+        self,
+        vocabulary: nn.Cell,
+        input_norm: np.ndarray,
+        feature_norm: np.ndarray,
+        eps: float,
+        *,
+        residual_is_normed: bool,
+    ) -> nn.Cell:
+        """See ``backend``."""
+        return native.Pair(self.operators, vocabulary, input_norm, feature_norm, eps, residual_is_normed)
+
+    def children(self, vocabulary: nn.Cell, norm: nn.Cell, names: Parameter, k: int) -> nn.Cell:
+        """See ``backend``."""
+        return native.Children(self.operators, vocabulary, norm, names, k)
+
+    def choice(self, vocab_size: int) -> nn.Cell:
+        """See ``backend``."""
+        return NativeChoice(self.operators)
+
     def reorder(self, cache: KVCache) -> nn.Cell:
         """Commits a path like ``commit.FastReorder``, in one op for all layers."""
         return _NativeReorder(self.operators, cache)
@@ -75,22 +101,49 @@ class NativeVocabulary(native.Vocabulary):
 
     def greedy(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, N, E] ->`` the lowest id of the largest logit ``[B, N]``, and ``[B]``: one is NaN or inf."""
-        ids, fault = self.argmax(hidden)
-        return ids, fault.astype(ms.int32).sum(1) > 0
+        return self.argmax(hidden)
+
+
+class NativeChoice(nn.Cell):
+    """Sampling as one kernel: bit for bit the choices of ``choice.StockChoice``; see there."""
+
+    def __init__(self, operators: Operators) -> None:
+        super().__init__()
+        self.decay = Parameter(DECAY, name="decay", requires_grad=False)
+        self.run_sample, self.run_mark = operators.sample(), operators.mark()
+
+    def sample(
+        self,
+        logits: Tensor,
+        seen: Parameter,
+        paths: Tensor,
+        positions: Tensor,
+        params: Tensor,
+        uniforms: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """See ``choice.StockChoice``."""
+        return self.run_sample(logits, seen, paths, positions, params, uniforms, self.decay)
+
+    def remember(self, seen: Parameter, tokens: Tensor, count: Tensor) -> Tensor:
+        """See ``choice.StockChoice``."""
+        self.run_mark(tokens, count, seen)
+        return tokens
 
 
 class _NativeRows(nn.Cell):
-    """Turns a mask into the list of visible keys, which the kernels read instead."""
+    """What every layer needs: the whole rotary tables, and lists of visible keys, also in place of a mask."""
 
-    def __init__(self, operators: native.Operators, rope: RopeConfig, positions: int, strays: int) -> None:
+    def __init__(self, operators: Operators, rope: RopeConfig, positions: int, strays: int) -> None:
         super().__init__()
         cos, sin = rope.tables(positions)
         self.cos = Parameter(Tensor(cos), name="cos", requires_grad=False)
         self.sin = Parameter(Tensor(sin), name="sin", requires_grad=False)
         self.visible = operators.visible(strays)
 
-    def construct(self, positions: Tensor, slots: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        return self.cos, self.sin, positions, slots, self.visible(mask)
+    def construct(self, positions: Tensor, slots: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
+        if seen.dtype == ms.bool_:
+            seen = self.visible(seen)
+        return self.cos, self.sin, positions, slots, seen
 
 
 class _NativeLayer(nn.Cell):
@@ -98,7 +151,7 @@ class _NativeLayer(nn.Cell):
 
     def __init__(
         self,
-        operators: native.Operators,
+        operators: Operators,
         config: AttentionConfig,
         read: Read,
         names: LayerNames,
@@ -146,12 +199,11 @@ class _NativeLayer(nn.Cell):
 class _NativeReorder(nn.Cell):
     """See ``commit.FastReorder`` for the arguments."""
 
-    def __init__(self, operators: native.Operators, cache: KVCache) -> None:
+    def __init__(self, operators: Operators, cache: KVCache) -> None:
         super().__init__()
-        self.cache = cache
+        self.cache, self.steps = cache, NativeSteps(operators, cache.shape[2])
         self.move = native.Commit(operators, ParameterTuple((*cache.keys, *cache.values)), cache.shape)
 
     def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
-        sources, targets = path_slots(path, count, n, self.cache.trash)
-        self.move(sources, targets)
+        self.move(*self.steps.moves(path, count, n))
         return commit_by_length(n, count)

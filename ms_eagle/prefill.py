@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from mindspore import Tensor, nn
 
-from ms_eagle.masks import chunk_rows
 from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.teacher import Teacher
 
@@ -32,8 +31,7 @@ class TeacherPrefill(nn.Cell):
             the state.
         """
         tokens = window[:, : window.shape[1] - 1]
-        positions, slots, mask = chunk_rows(start, count, tokens.shape[1], self.slots)
-        self.teacher(tokens, positions, slots, mask)
+        self.teacher(tokens, *self.teacher.steps.chunk_rows(tokens, start, count))
         return state
 
 
@@ -49,8 +47,7 @@ class EaglePrefill(nn.Cell):
         """Read one chunk, as ``TeacherPrefill``; returns the drafter's new state, ``[B, E]``."""
         rows = window.shape[1] - 1
         tokens, following = window[:, :rows], window[:, 1 : rows + 1]
-        positions, slots, mask = chunk_rows(start, count, rows, self.slots)
-        _, taps = self.teacher(tokens, positions, slots, mask)
+        _, taps = self.teacher(tokens, *self.teacher.steps.chunk_rows(tokens, start, count))
         return self.proposer.extend(taps, following, start, count, state)
 
 

@@ -17,6 +17,7 @@ from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.observer import Observer
 from ms_eagle.reference_cycle import ReferenceCycle, Staged, numpy_of
 from ms_eagle.stages import ChunkRows, Stages
+from ms_eagle.steps import mask_of
 
 
 class ReferencePrefill(Staged):
@@ -31,7 +32,8 @@ class ReferencePrefill(Staged):
         """
         self._cell, self._watches, self._vocabulary = cell, watches, graphs.vocab_size
         self._positions = graphs.teacher.positions
-        self._rows = [ChunkRows(graphs.chunk, watch.slots) for watch in watches]
+        models = (graphs.teacher, graphs.proposer.drafter) if len(watches) > 1 else (graphs.teacher,)
+        self._rows = [ChunkRows(graphs.chunk, model.steps) for model in models]
         self.cells = (cell, *self._rows, *stages.cells)
 
     def __call__(self, window: Tensor, start: Tensor, count: Tensor, state: Tensor) -> Tensor:
@@ -46,10 +48,12 @@ class ReferencePrefill(Staged):
         chain = np.tile(np.maximum(np.arange(chunk) - 1, 0), (len(begin), 1))
         valid = np.arange(chunk) < length[:, None]
         rows = [numpy_of(cell(start, count)) for cell in self._rows]
-        for watch, (places, slots, mask) in zip(self._watches, rows, strict=True):
+        for watch, (places, slots, seen) in zip(self._watches, rows, strict=True):
             invariants.check_indices(f"{watch.name} prefill slots", slots, watch.slots)
             invariants.check_indices(f"{watch.name} prefill positions", places, self._positions)
-            invariants.check_tree_mask(mask, begin, chain, valid)  # a chunk is a tree of one path
+            invariants.check_tree_mask(
+                mask_of(seen, watch.slots), begin, chain, valid
+            )  # a chunk is a tree of one path
             watch.look()
         state = self._cell(window, start, count, state)
         for watch, (_, slots, _) in zip(self._watches, rows, strict=True):
@@ -86,7 +90,7 @@ class ReferenceGraphs:
         self.watches = [CacheWatch("teacher", self.teacher.cache)]
         if self.proposer is not None:
             self.watches.append(CacheWatch("drafter", self.proposer.drafter.cache))
-        stages = Stages(graphs.cycle(True), self.watches[0].slots)
+        stages = Stages(graphs.cycle(True))
         self._prefill = ReferencePrefill(graphs.prefill(), graphs, stages, self.watches)
         self._cycles = {
             greedy: ReferenceCycle(graphs.cycle(greedy), graphs, stages, self.watches)

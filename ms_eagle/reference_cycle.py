@@ -14,6 +14,7 @@ from ms_eagle.cache_watch import CacheWatch
 from ms_eagle.graphs import TeacherGraphs
 from ms_eagle.pool_invariants import check_beam, check_pool, check_selection
 from ms_eagle.stages import Report, Stages
+from ms_eagle.steps import mask_of
 
 
 @dataclass
@@ -94,7 +95,7 @@ class ReferenceCycle(Staged):
         self._teacher, self._drafter = watches[0], watches[len(watches) - 1]
         if stages.speculates:
             self._draft_positions = cell.proposer.drafter.positions
-        self.verify, self.report = cell.verifier, Report(cell.verifier.choose)
+        self.verify, self.report = cell.verifier, Report(cell.verifier.choose, cell.steps)
         self.stages, self.cells = stages, (self.verify, self.report)
 
     def start_request(self) -> None:
@@ -177,7 +178,8 @@ class ReferenceCycle(Staged):
                 rows = level_rows(beam[4], n, active)
             with facts.timed("checks"):
                 slots = self._check_draft_rows(rows)
-                invariants.check_level_mask(rows[2].asnumpy(), length, length, beam[4].asnumpy())
+                mask = mask_of(rows[2].asnumpy(), self._drafter.slots)
+                invariants.check_level_mask(mask, length, length, beam[4].asnumpy())
             with facts.timed("draft"):
                 pool, beam, hidden, broken = level(hidden, n, active, *pool, *beam)
                 faults = faults | broken.asnumpy()
@@ -214,8 +216,8 @@ class ReferenceCycle(Staged):
                 where = f"batch {wrong[0][0]}, row {wrong[0][1]}"
                 found = f"valid {valid[tuple(wrong[0])]}"
                 raise invariants.InvariantError("tree.usable", found, where, "idle rows alone to be left out")
-            places, slots, mask = numpy_of(rows)
-            invariants.check_tree_mask(mask, length, parents, valid)
+            places, slots, seen = numpy_of(rows)
+            invariants.check_tree_mask(mask_of(seen, self._teacher.slots), length, parents, valid)
             invariants.check_indices("positions", places, self._positions)
             invariants.check_indices("slots", slots, self._teacher.slots)
             invariants.check_indices("path tokens", paths.asnumpy(), self._vocabulary)
@@ -223,11 +225,11 @@ class ReferenceCycle(Staged):
     def _verified(
         self, facts: Facts, tree: tuple, rows: tuple, paths: Tensor, params: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        places, slots, mask = rows
+        places, slots, seen = rows
         with facts.timed("checks"):
             invariants.check_indices("positions of uniforms", places.asnumpy() + 1, uniforms.shape[1])
         with facts.timed("verify"):
-            choices, taps, fault = self.verify(tree[0], places, slots, mask, paths, params, uniforms)
+            choices, taps, fault = self.verify(tree[0], places, slots, seen, paths, params, uniforms)
             facts.arrays["choices"] = choices.asnumpy()
         with facts.timed("checks"):
             invariants.check_indices("choices", facts.arrays["choices"], self._vocabulary)
@@ -270,7 +272,8 @@ class ReferenceCycle(Staged):
             slots = self._check_draft_rows(rows)
             valid = np.arange(slots.shape[1]) < used[:, None]
             chain = np.tile(np.maximum(np.arange(slots.shape[1]) - 1, 0), (len(used), 1))
-            invariants.check_tree_mask(rows[2].asnumpy(), length, chain, valid)
+            mask = mask_of(rows[2].asnumpy(), self._drafter.slots)
+            invariants.check_tree_mask(mask, length, chain, valid)
         with facts.timed("extend"):
             state = self.stages.extend(taps, path, emitted, n, count, state)
         with facts.timed("checks"):

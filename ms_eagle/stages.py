@@ -8,20 +8,14 @@ by one: graph mode would take a tuple argument for a constant.
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.accept import accept, path_slots
-from ms_eagle.cycle import EagleCycle, emitted_rows, fault_code, report, tree_rows, usable_rows
-from ms_eagle.masks import chunk_rows
-from ms_eagle.proposer import Eagle3Proposer, rows_of
-from ms_eagle.tensorize import tensorize
+from ms_eagle.cycle import EagleCycle, lone_root
+from ms_eagle.native_steps import NativeSteps
+from ms_eagle.proposer import Eagle3Proposer
+from ms_eagle.steps import Rows, StockSteps, Tree
+
+Steps = StockSteps | NativeSteps
 
 POOL = 4  # tensors of a ``tree.Pool``
-
-Rows = tuple[Tensor, Tensor, Tensor]
-"""Positions, slots and mask of a forward's rows."""
-
-Tree = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-"""Tokens, parents, depths, the rows laid out, those that take part, scores, ``[B, N]`` each; ancestors
-``[B, D+1, N]``."""
 
 
 class Sprout(nn.Cell):
@@ -39,13 +33,13 @@ class Sprout(nn.Cell):
 class LevelRows(nn.Cell):
     """The rows of a level's forward."""
 
-    def __init__(self, proposer: Eagle3Proposer, level: int) -> None:
+    def __init__(self, proposer: Eagle3Proposer) -> None:
         super().__init__()
-        self.proposer, self.level = proposer, level
+        self.steps = proposer.steps
 
     def construct(self, lineage: Tensor, n: Tensor, active: Tensor) -> Rows:
-        """See ``Eagle3Proposer.level_rows``."""
-        return self.proposer.level_rows(lineage, n, active, self.level)
+        """See ``steps.StockSteps.level_rows``."""
+        return self.steps.level_rows(n, active, lineage)
 
 
 class Level(nn.Cell):
@@ -65,40 +59,33 @@ class Level(nn.Cell):
 class Tensorize(nn.Cell):
     """The pool's best candidates as the rows of a tree batch, and what the teacher needs to run them."""
 
-    def __init__(self, budget: int, depth: int, log_confidence: Tensor, slots: int) -> None:
+    def __init__(self, tensorizer: nn.Cell) -> None:
         super().__init__()
-        self.budget, self.depth, self.slots = budget, depth, slots
-        self.log_confidence = log_confidence
+        self.tensorizer = tensorizer
 
     def construct(self, n: Tensor, active: Tensor, *pool: Tensor) -> tuple[Tree, Rows, Tensor]:
-        """Lay out; the last result is the tokens along each row's path, ``[B, D+1, N]``."""
-        tokens, parents, depths, laid, ancestors, scores = tensorize(
-            pool, self.budget, self.depth, self.log_confidence
-        )
-        valid = usable_rows(laid, n, active)
-        places, slots, mask, paths = tree_rows(tokens, depths, valid, ancestors, n, self.slots)
-        return (tokens, parents, depths, laid, valid, scores, ancestors), (places, slots, mask), paths
+        """See ``steps.Tensorizer``."""
+        return self.tensorizer(*pool, n, active)
 
 
 class LoneRoot(nn.Cell):
     """Stands in for drafting where there is no drafter: a tree that is only its root."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, steps: Steps) -> None:
         super().__init__()
-        self.slots = slots
+        self.steps = steps
 
     def construct(self, root: Tensor, n: Tensor, active: Tensor) -> tuple[Tree, Rows, Tensor]:
-        """As ``Tensorize``, with one row."""
-        batch = root.shape[0]
-        tokens, valid = root.reshape(batch, 1), active.reshape(batch, 1)
-        zeros, ancestors = ops.zeros((batch, 1), ms.int32), ops.zeros((batch, 1, 1), ms.int32)
-        laid, scores = ops.ones((batch, 1), ms.bool_), ops.zeros((batch, 1), ms.float32)
-        places, slots, mask, paths = tree_rows(tokens, zeros, valid, ancestors, n, self.slots)
-        return (tokens, zeros, zeros, laid, valid, scores, ancestors), (places, slots, mask), paths
+        """See ``cycle.lone_root``."""
+        return lone_root(self.steps, root, n, active)
 
 
 class Accept(nn.Cell):
     """How far the teacher's choices follow the tree."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
 
     def construct(
         self,
@@ -111,19 +98,19 @@ class Accept(nn.Cell):
         active: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """See ``accept.accept``."""
-        return accept(tokens, parents, depths, valid, ancestors, choices, active)
+        return self.steps.accept_rows(tokens, parents, depths, valid, ancestors, choices, active)
 
 
 class Moves(nn.Cell):
     """The slots that a commit moves from and to."""
 
-    def __init__(self, trash: int) -> None:
+    def __init__(self, steps: Steps) -> None:
         super().__init__()
-        self.trash = trash
+        self.steps = steps
 
     def construct(self, path: Tensor, count: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
         """See ``accept.path_slots``."""
-        return path_slots(path, count, n, self.trash)
+        return self.steps.moves(path, count, n)
 
 
 class Extend(nn.Cell):
@@ -137,34 +124,35 @@ class Extend(nn.Cell):
         self, taps: Tensor, path: Tensor, emitted: Tensor, n: Tensor, count: Tensor, state: Tensor
     ) -> Tensor:
         """The drafter's new state."""
-        return self.proposer.extend(rows_of(taps, path), emitted, n, count, state)
+        return self.proposer.extend(self.proposer.steps.pick(taps, path), emitted, n, count, state)
 
 
 class Report(nn.Cell):
     """What the host reads, after the emitted tokens have been noted for the repetition penalty."""
 
-    def __init__(self, choose: nn.Cell) -> None:
+    def __init__(self, choose: nn.Cell, steps: Steps) -> None:
         super().__init__()
-        self.choose = choose
+        self.choose, self.steps = choose, steps
 
     def construct(
         self, emitted: Tensor, count: Tensor, n: Tensor, teacher_fault: Tensor, drafter_fault: Tensor
     ) -> Tensor:
-        """``[B, 2 + T]`` int32, see ``cycle.report``; faults are ``[B]`` bool."""
-        emitted = self.choose.remember(emitted, emitted_rows(emitted, count))
-        return report(count, fault_code(teacher_fault, ops.logical_and(drafter_fault, n > 0)), emitted)
+        """``[B, 2 + T]`` int32, see ``steps.StockSteps.report``; faults are ``[B]`` bool."""
+        emitted = self.choose.remember(emitted, count)
+        return self.steps.report(count, teacher_fault, drafter_fault, n, emitted)
 
 
 class ChunkRows(nn.Cell):
-    """The rows of a chunk of consecutive tokens in a cache of so many slots."""
+    """The rows of a chunk of consecutive tokens."""
 
-    def __init__(self, rows: int, slots: int) -> None:
+    def __init__(self, rows: int, steps: Steps) -> None:
         super().__init__()
-        self.rows, self.slots = rows, slots
+        self.rows, self.steps = rows, steps
 
     def construct(self, start: Tensor, count: Tensor) -> Rows:
-        """See ``masks.chunk_rows``."""
-        return chunk_rows(start, count, self.rows, self.slots)
+        """See ``steps.StockSteps.chunk_rows``."""
+        tokens = ops.zeros((start.shape[0], self.rows), ms.int32)
+        return self.steps.chunk_rows(tokens, start, count)
 
 
 class Stages:
@@ -175,23 +163,23 @@ class Stages:
         levels: rows and forward of each further level.
     """
 
-    def __init__(self, cell: nn.Cell, slots: int) -> None:
-        """Take apart a ``TeacherCycle`` or an ``EagleCycle`` over a teacher's cache of ``slots``."""
-        self.accept = Accept()
+    def __init__(self, cell: nn.Cell) -> None:
+        """Take apart a ``TeacherCycle`` or an ``EagleCycle``."""
+        self.accept = Accept(cell.steps)
         self.speculates = isinstance(cell, EagleCycle)
         if not self.speculates:
-            self.lone = LoneRoot(slots)
+            self.lone = LoneRoot(cell.steps)
             self.cells: tuple[nn.Cell, ...] = (self.accept, self.lone)
             return
         proposer = cell.proposer
         self.branch = proposer.branch
-        self.log_confidence = float(cell.log_confidence.asnumpy())
+        self.log_confidence = float(cell.tensorize.log_confidence.asnumpy()[0])
         self.sprout = Sprout(proposer)
         steps = range(proposer.depth - 1)
-        self.levels = [(LevelRows(proposer, step), Level(proposer, step)) for step in steps]
-        self.tensorize = Tensorize(cell.budget, cell.depth, cell.log_confidence, slots)
-        self.moves, self.commit = Moves(cell.reorder.cache.trash), cell.reorder
-        self.extend_rows, self.extend = ChunkRows(cell.depth + 1, proposer.slots), Extend(proposer)
+        self.levels = [(LevelRows(proposer), Level(proposer, step)) for step in steps]
+        self.tensorize = Tensorize(cell.tensorize)
+        self.moves, self.commit = Moves(cell.steps), cell.reorder
+        self.extend_rows, self.extend = ChunkRows(cell.depth + 1, proposer.steps), Extend(proposer)
         drafting = (self.sprout, *(stage for level in self.levels for stage in level), self.tensorize)
         taking = (self.accept, self.moves, self.commit, self.extend_rows, self.extend)
         self.cells = (*drafting, *taking)

@@ -107,7 +107,7 @@ class SyntheticProposer(Eagle3Proposer):
         others = (1 - _FIRST) / max(1, self.branch - 1)
         scores = np.log(np.array([_FIRST] + [others] * (self.branch - 1), np.float32))
         self.scores = Tensor(scores.reshape(1, 1, self.branch))
-        self.steps = Tensor(np.arange(self.branch, dtype=np.int32).reshape(1, 1, self.branch))
+        self.offsets = Tensor(np.arange(self.branch, dtype=np.int32).reshape(1, 1, self.branch))
 
     def follow(self, scripts: Sequence[Sequence[int]]) -> None:
         """Set the script of B sequences (on the host): prompt and continuation, from position 0 on."""
@@ -124,7 +124,7 @@ class SyntheticProposer(Eagle3Proposer):
         place = ops.clamp(n + depth, max=self.positions - 1)
         right = ops.gather_d(self.script, 1, place.reshape(batch, 1)).reshape(batch, 1, 1)
         wrong = 1 - ops.gather(self.coins, place, 0).reshape(batch, 1, 1)  # 0: the first child is right
-        tokens = ops.broadcast_to((right + wrong + self.steps) % self.vocab_size, (batch, rows, k))
+        tokens = ops.broadcast_to((right + wrong + self.offsets) % self.vocab_size, (batch, rows, k))
         # `spent * 0` keeps the head's part of the graph alive; its value is finite or the run is at fault.
         return tokens, spent * 0 + self.scores
 

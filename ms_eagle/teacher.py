@@ -12,9 +12,10 @@ from ms_eagle.native_backend import NativeBackend
 class Teacher(nn.Cell):
     """A decoder over static caches: the rows of a call are written at given slots, then attended.
 
-    The same Cell serves a prefill chunk, one token, or a tree: what a row sees is the mask's business.
+    The same Cell serves a prefill chunk, one token, or a tree: what a row sees is said by the caller.
 
     Attributes:
+        steps: those of a cycle, over this cache; choice: sampling.
         vocabulary: embedding; head: LM head, the same Cell where they are tied.
         positions: how many absolute positions the rotary tables cover.
     """
@@ -49,6 +50,7 @@ class Teacher(nn.Cell):
             config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.dtype
         )
         self.rows = backend.rows(config.rope, positions, self.cache)
+        self.steps, self.choice = backend.steps(slots), backend.choice(config.vocab_size)
         self.blocks = nn.CellList(
             [
                 backend.layer(config, read, _names(f"model.layers.{i}."), self.cache, i, normed=True)
@@ -58,7 +60,7 @@ class Teacher(nn.Cell):
         self.norm = backend.norm(read("model.norm.weight"), config.rms_norm_eps)
 
     def construct(
-        self, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor
+        self, tokens: Tensor, positions: Tensor, slots: Tensor, seen: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Run N rows.
 
@@ -66,13 +68,13 @@ class Teacher(nn.Cell):
             tokens: ``[B, N]`` int32 ids in ``[0, vocab)``.
             positions: ``[B, N]`` int32 in ``[0, positions)``.
             slots: ``[B, N]`` int32 in ``[0, S)``: where each row's K and V go.
-            mask: ``[B, 1, N, S]`` bool, True = discard; at least one visible key per row.
+            seen: what each row sees, at least one key, see ``steps``.
 
         Returns:
             normed hidden states ``[B, N, E]`` for ``logits`` and ``greedy``, and the taps
             ``[B, N, len(taps) * E]`` (the last block's output, ``[B, N, E]``, when there are none).
         """
-        rows = self.rows(positions, slots, mask)
+        rows = self.rows(positions, slots, seen)
         x = self.vocabulary.embed(tokens)
         features = ()
         for i, block in enumerate(self.blocks):

@@ -6,7 +6,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from ms_eagle.choice import any_not_finite, choose_sampled, mark_seen, seen_rows
 from ms_eagle.teacher import Teacher
 
 
@@ -23,7 +22,7 @@ class GreedyChoice(nn.Cell):
         """Hidden states ``[B, N, E] ->`` as `SampledChoice`, which the other arguments are for."""
         return self.teacher.greedy(hidden)
 
-    def remember(self, tokens: Tensor, valid: Tensor) -> Tensor:
+    def remember(self, tokens: Tensor, count: Tensor) -> Tensor:
         """Greedy choice has no memory: hands ``tokens`` back."""
         return tokens
 
@@ -36,7 +35,7 @@ class SampledChoice(nn.Cell):
 
     def __init__(self, teacher: Teacher) -> None:
         super().__init__()
-        self.teacher = teacher
+        self.teacher, self.choice = teacher, teacher.choice
         shape = (teacher.cache.shape[0], teacher.vocab_size)
         self.seen = Parameter(ops.zeros(shape, ms.bool_), name="seen", requires_grad=False)
 
@@ -63,14 +62,11 @@ class SampledChoice(nn.Cell):
             choices ``[B, N]`` int32, and whether any logit of a sequence is NaN or infinite, ``[B]`` bool.
         """
         logits = self.teacher.logits(hidden)
-        drawn = ops.gather_d(uniforms, 1, positions + 1)
-        choices = choose_sampled(logits, seen_rows(self.seen, paths), params, drawn)
-        return choices, any_not_finite(logits)
+        return self.choice.sample(logits, self.seen, paths, positions, params, uniforms)
 
-    def remember(self, tokens: Tensor, valid: Tensor) -> Tensor:
-        """Take note of emitted tokens ``[B, T]`` where ``valid`` ``[B, T]`` is set; hand them back."""
-        self.seen = mark_seen(self.seen, tokens, valid)
-        return tokens
+    def remember(self, tokens: Tensor, count: Tensor) -> Tensor:
+        """Take note of the first ``count`` ``[B]`` of the emitted tokens ``[B, T]``; hand them back."""
+        return self.choice.remember(self.seen, tokens, count)
 
 
 class Verifier(nn.Cell):
@@ -86,7 +82,7 @@ class Verifier(nn.Cell):
         tokens: Tensor,
         positions: Tensor,
         slots: Tensor,
-        mask: Tensor,
+        seen: Tensor,
         paths: Tensor,
         params: Tensor,
         uniforms: Tensor,
@@ -97,6 +93,6 @@ class Verifier(nn.Cell):
             choices ``[B, N]`` int32, taps ``[B, N, ...]``, and whether any logit of a sequence is NaN or
             infinite, ``[B]`` bool.
         """
-        hidden, taps = self.teacher(tokens, positions, slots, mask)
+        hidden, taps = self.teacher(tokens, positions, slots, seen)
         choices, fault = self.choose(hidden, paths, positions, params, uniforms)
         return choices, taps, fault

@@ -9,7 +9,7 @@ import torch
 from mindspore import Tensor, nn
 from test_drafter import PLAIN, VOCABULARY, Reference, drafter_cell, int32, random_head, teacher_ends
 
-from ms_eagle.proposer import Eagle3Proposer, rows_of
+from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.tree import TreeShape
 
 CAPACITY, CHUNK, FEATURES = 12, 4, 72
@@ -235,9 +235,3 @@ def test_logits_that_are_nan_are_told():
     assert ((tokens >= 0) & (tokens < VOCABULARY)).all()
     want = drafting.slow_pool(0, 5)  # the other sequence is as it would be alone
     assert tokens[0].tolist() == want[0].tolist()
-
-
-def test_rows_of():
-    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    picked = rows_of(Tensor(x), int32([[2, 0], [1, 1]])).asnumpy()
-    np.testing.assert_array_equal(picked, np.stack([x[0][[2, 0]], x[1][[1, 1]]]))

@@ -131,7 +131,8 @@ void gated_linear(const float* x, Index rows, const float* panels, Index inner, 
   });
 }
 
-void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* best, bool* not_finite) {
+void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* best, Index group,
+                   bool* not_finite) {
   struct Found {
     float value;
     int32_t index;
@@ -156,6 +157,7 @@ void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* 
                  }
                });
   });
+  std::fill(not_finite, not_finite + rows / group, false);
   for (Index r = 0; r < rows; ++r) {
     Found all = found[r];
     for (Index item = 1; item < items; ++item) {
@@ -167,7 +169,7 @@ void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* 
       }
     }
     best[r] = all.index;
-    not_finite[r] = all.not_finite;
+    not_finite[r / group] |= all.not_finite;
   }
 }
 
@@ -198,6 +200,25 @@ void top_row(const float* x, Index width, Index k, float* values, int32_t* colum
     if (any(load(x + column) > broadcast(values[k - 1])))
       for (Index i = column; i < column + W; ++i) offer(i);
   for (; column < width; ++column) offer(column);
+}
+
+bool log_softmax_row(float* x, Index width) {
+  const Vf never = broadcast(-std::numeric_limits<float>::infinity());
+  const Index whole = width / W * W;
+  float rest[W];
+  store(rest, never);
+  std::copy(x + whole, x + width, rest);
+  Vf best = max(load(rest), never);
+  for (Index i = 0; i < whole; i += W) best = max(load(x + i), best);  // passes over a NaN
+  const Vf top = broadcast(max_lanes(best));
+  Vf sums = exp(load(rest) - top);
+  for (Index i = 0; i < whole; i += W) sums += exp(load(x + i) - top);
+  const float sum = sum_lanes(sums);
+  const Vf log_sum = broadcast(std::log(sum));
+  for (Index i = 0; i < whole; i += W) store(x + i, (load(x + i) - top) - log_sum);
+  store(rest, (load(rest) - top) - log_sum);
+  std::copy(rest, rest + (width - whole), x + whole);
+  return sum == sum;
 }
 
 }  // namespace ms_eagle

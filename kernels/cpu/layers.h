@@ -17,13 +17,17 @@ void linear(const float* x, Index rows, const Weights& weights, const float* bia
 // The panels of gate and up take turns, so that one thread holds both factors of a product.
 void gated_linear(const float* x, Index rows, const float* panels, Index inner, Index in, const float* bias, float* y);
 
-// The column of x W^T that is largest, the lowest of several, for each row; and whether any is NaN or infinite.
-void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* best, bool* not_finite);
+// The column of x W^T that is largest, the lowest of several, for each row; and whether any is NaN or infinite, for
+// every `group` rows.
+void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* best, Index group, bool* not_finite);
 
 // Rows of the matrix that was packed: y[r] = W[tokens[r]].
 void unpack_rows(const int32_t* tokens, Index rows, const Weights& weights, float* y);
 
 // The k largest of x[width], largest first, equal ones by ascending column, NaN as the smallest.
 void top_row(const float* x, Index width, Index k, float* values, int32_t* columns);
+
+// x[width] becomes its logarithm of softmax; false where that is no distribution: a NaN or +inf, or only -inf.
+bool log_softmax_row(float* x, Index width);
 
 }  // namespace ms_eagle

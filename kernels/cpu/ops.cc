@@ -1,80 +1,8 @@
-// The ops as MindSpore calls them: int Op(count, memory, ranks, shapes, dtypes, stream, extra), inputs first,
-// outputs last; 0 when done. Python reaches the same functions through ctypes with `extra` null.
+// The ops of decoder blocks, vocabularies and caches.
 //
 // In every op [B, N, ...] are rows; "absent" is a tensor of shape [1]; weights are packed (see panel.h).
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <string>
-#include <vector>
-
-#include "arguments.h"
-#include "attention.h"
-#include "layers.h"
-#include "pool.h"
-
-#define MS_EAGLE_EXPORT extern "C" __attribute__((visibility("default")))
-#define MS_EAGLE_OP(name) \
-  MS_EAGLE_EXPORT int name(int count, void** data, int* ranks, int64_t** shapes, const char** types, void*, void* extra)
-
-namespace ms_eagle {
-namespace {
-
-Weights packed(const Arguments& args, int at, const char* name, Index out, Index in) {
-  return Weights{args.floats(at, name, {panels_of(out), in, kPanel}), out, in};
-}
-
-// Heads and slots of a cache, int32 [2]: its memory does not tell them when it is laid out as rows.
-struct CacheLayout {
-  Index heads, slots;
-
-  CacheLayout(const Arguments& args, int at) {
-    const int32_t* sizes = args.ints(at, "cache layout", {2});
-    heads = sizes[0];
-    slots = sizes[1];
-    if (heads < 1 || slots < 1)
-      args.fail("cache layout is " + std::to_string(heads) + " heads of " + std::to_string(slots) +
-                " slots; expected at least one of each");
-  }
-};
-
-// A cache, [B, Hkv, S, d] or the same memory as rows, [B * Hkv * S, d].
-float* cache(const Arguments& args, int at, const char* name, Index batch, const CacheLayout& layout, Index size) {
-  if (args.rank(at) == 2) return args.floats(at, name, {batch * layout.heads * layout.slots, size});
-  return args.floats(at, name, {batch, layout.heads, layout.slots, size});
-}
-
-void check_range(const Arguments& args, const char* name, const int32_t* values, Index count, Index end) {
-  for (Index i = 0; i < count; ++i)
-    if (values[i] < 0 || values[i] >= end)
-      args.fail(std::string(name) + " holds " + std::to_string(values[i]) + "; expected 0.." + std::to_string(end - 1));
-}
-
-Visible visible_lists(const Arguments& args, int at, Index batch, Index rows, Index slots) {
-  const Index room = args.dim(at, args.rank(at) - 1, "visible") - 2;
-  const Visible visible{args.ints(at, "visible", {batch, rows, room + 2}), room};
-  if (room < 0) args.fail("visible has no room for prefix and count");
-  for (Index row = 0; row < batch * rows; ++row) {
-    const int32_t* list = visible.of(row);
-    if (list[0] < 0 || list[0] > slots || list[1] < 0 || list[1] > room)
-      args.fail("visible has a row of prefix " + std::to_string(list[0]) + " and count " + std::to_string(list[1]) +
-                "; expected 0.." + std::to_string(slots) + " and 0.." + std::to_string(room));
-    check_range(args, "visible", list + 2, list[1], slots);
-  }
-  return visible;
-}
-
-// Rows after the optional norm: `x` itself when there is none.
-const float* normed(const Arguments& args, int at, const float* x, Index rows, Index width, float eps, float* space) {
-  const float* weight = args.optional_floats(at, "norm", {width});
-  if (!weight) return x;
-  rms_norm(x, rows, width, weight, eps, space);
-  return space;
-}
-
-}  // namespace
-}  // namespace ms_eagle
+#include "ops.h"
 
 using namespace ms_eagle;
 
@@ -170,8 +98,8 @@ MS_EAGLE_OP(LinearRows) {
   });
 }
 
-// x [B,N,A], norm [A] or absent, weights (A -> E), E as int32 [1], eps [1] -> int32 [B,N], bool [B,N]:
-// the lowest column of the largest entry of each row, and whether the row holds a NaN or an infinity.
+// x [B,N,A], norm [A] or absent, weights (A -> E), E as int32 [1], eps [1] -> int32 [B,N], bool [B]:
+// the lowest column of the largest entry of each row, and whether a row of the sequence holds a NaN or an infinity.
 MS_EAGLE_OP(ArgmaxRows) {
   return guard(extra, [&] {
     const Arguments args("ArgmaxRows", 7, count, data, ranks, shapes, types);
@@ -182,10 +110,10 @@ MS_EAGLE_OP(ArgmaxRows) {
     const Weights weights = packed(args, 2, "weights", out, in);
     const float eps = args.floats(4, "eps", {1})[0];
     int32_t* best = args.ints(5, "result", {batch, rows});
-    bool* not_finite = args.bools(6, "not finite", {batch, rows});
+    bool* not_finite = args.bools(6, "not finite", {batch});
     args.optional_floats(1, "norm", {in});
     Scratch scratch(total * in);
-    argmax_linear(normed(args, 1, x, total, in, eps, scratch.take(total * in)), total, weights, best, not_finite);
+    argmax_linear(normed(args, 1, x, total, in, eps, scratch.take(total * in)), total, weights, best, rows, not_finite);
   });
 }
 
@@ -212,114 +140,6 @@ MS_EAGLE_OP(RmsNormRows) {
     const float* weight = args.floats(1, "weight", {width});
     const float eps = args.floats(2, "eps", {1})[0];
     rms_norm(x, batch * rows, width, weight, eps, args.floats(3, "result", {batch, rows, width}));
-  });
-}
-
-// mask bool [B,1,N,S], True = discard -> visible int32 [B,N,2+X].
-MS_EAGLE_OP(VisibleRows) {
-  return guard(extra, [&] {
-    const Arguments args("VisibleRows", 2, count, data, ranks, shapes, types);
-    const Index batch = args.dim(0, 0, "mask"), rows = args.dim(0, 2, "mask"), slots = args.dim(0, 3, "mask");
-    const Index room = args.dim(1, 2, "result") - 2;
-    if (room < 0) args.fail("result has no room for prefix and count");
-    const bool* mask = args.bools(0, "mask", {batch, 1, rows, slots});
-    int32_t* lists = args.ints(1, "result", {batch, rows, room + 2});
-    for (Index row = 0; row < batch * rows; ++row) {
-      // Bytes of a bool tensor are 0 or 1; the C library searches them many at a time.
-      const auto* discard = reinterpret_cast<const char*>(mask + row * slots);
-      const auto next = [&](Index from, int value) {
-        const void* at = std::memchr(discard + from, value, static_cast<size_t>(slots - from));
-        return at ? static_cast<const char*>(at) - discard : slots;
-      };
-      int32_t* list = lists + row * (room + 2);
-      const Index prefix = next(0, 1);
-      Index found = 0;
-      for (Index at = prefix; (at = next(at, 0)) < slots; ++at) {
-        if (found == room)
-          args.fail("row " + std::to_string(row) + " sees more than " + std::to_string(room) +
-                    " slots beyond its first gap; make more room");
-        list[2 + found++] = static_cast<int32_t>(at);
-      }
-      list[0] = static_cast<int32_t>(prefix);
-      list[1] = static_cast<int32_t>(found);
-      std::fill(list + 2 + found, list + 2 + room, 0);
-    }
-  });
-}
-
-// start int32 [B], ancestors int32 [B,D+1,N], valid bool [B,N] -> visible int32 [B,N,2+D]: the committed slots, the
-// root's and then those of the row's path; a padded row sees slot `start` alone.
-MS_EAGLE_OP(TreeLists) {
-  return guard(extra, [&] {
-    const Arguments args("TreeLists", 4, count, data, ranks, shapes, types);
-    const Index batch = args.dim(1, 0, "ancestors"), levels = args.dim(1, 1, "ancestors");
-    const Index rows = args.dim(1, 2, "ancestors"), room = std::max<Index>(1, levels - 1);
-    const int32_t* start = args.ints(0, "start", {batch});
-    const int32_t* ancestors = args.ints(1, "ancestors", {batch, levels, rows});
-    const bool* valid = args.bools(2, "valid", {batch, rows});
-    check_range(args, "start", start, batch, INT32_MAX - rows);
-    check_range(args, "ancestors", ancestors, batch * levels * rows, rows);
-    int32_t* lists = args.ints(3, "result", {batch, rows, room + 2});
-    std::fill(lists, lists + batch * rows * (room + 2), 0);
-    for (Index row = 0; row < batch * rows; ++row) {
-      const Index b = row / rows, r = row % rows;
-      const int32_t* path = ancestors + b * levels * rows + r;
-      int32_t* list = lists + row * (room + 2);
-      Index depth = 0;
-      while (depth < levels && path[depth * rows] != 0) ++depth;
-      if (depth == levels) args.fail("ancestors of row " + std::to_string(r) + " do not end at the root");
-      list[0] = valid[row] ? start[b] + 1 : 0;
-      list[1] = valid[row] ? static_cast<int32_t>(depth) : 1;
-      if (!valid[row]) list[2] = start[b];
-      for (Index i = 0; valid[row] && i < depth; ++i) list[2 + i] = start[b] + path[(depth - 1 - i) * rows];
-    }
-  });
-}
-
-// start int32 [B], base int32 [B], lineage int32 [B,l,k] -> visible int32 [B,k,2+l]: the committed slots, then the
-// row's ancestor-or-self in each of the level blocks, which follow one another from slot `base` on.
-MS_EAGLE_OP(LevelLists) {
-  return guard(extra, [&] {
-    const Arguments args("LevelLists", 4, count, data, ranks, shapes, types);
-    const Index batch = args.dim(2, 0, "lineage"), levels = args.dim(2, 1, "lineage");
-    const Index branch = args.dim(2, 2, "lineage");
-    const int32_t* start = args.ints(0, "start", {batch});
-    const int32_t* base = args.ints(1, "base", {batch});
-    const int32_t* lineage = args.ints(2, "lineage", {batch, levels, branch});
-    check_range(args, "start", start, batch, INT32_MAX);
-    check_range(args, "base", base, batch, INT32_MAX - levels * branch);
-    check_range(args, "lineage", lineage, batch * levels * branch, branch);
-    int32_t* lists = args.ints(3, "result", {batch, branch, levels + 2});
-    for (Index row = 0; row < batch * branch; ++row) {
-      const Index b = row / branch;
-      int32_t* list = lists + row * (levels + 2);
-      list[0] = start[b];
-      list[1] = static_cast<int32_t>(levels);
-      for (Index level = 0; level < levels; ++level)
-        list[2 + level] = static_cast<int32_t>(base[b] + level * branch +
-                                               lineage[(b * levels + level) * branch + row % branch]);
-    }
-  });
-}
-
-// start int32 [B], count int32 [B] -> visible int32 [B,N,3]: row i of a chunk sees slots 0..start+i; a row from
-// `count` on sees slot `start` alone.
-MS_EAGLE_OP(ChunkLists) {
-  return guard(extra, [&] {
-    const Arguments args("ChunkLists", 3, count, data, ranks, shapes, types);
-    const Index batch = args.dim(2, 0, "result"), rows = args.dim(2, 1, "result");
-    const int32_t* start = args.ints(0, "start", {batch});
-    const int32_t* real = args.ints(1, "count", {batch});
-    check_range(args, "start", start, batch, INT32_MAX - rows);
-    check_range(args, "count", real, batch, rows + 1);
-    int32_t* lists = args.ints(2, "result", {batch, rows, 3});
-    for (Index row = 0; row < batch * rows; ++row) {
-      const Index b = row / rows, i = row % rows;
-      int32_t* list = lists + 3 * row;
-      list[0] = i < real[b] ? static_cast<int32_t>(start[b] + i + 1) : 0;
-      list[1] = i < real[b] ? 0 : 1;
-      list[2] = i < real[b] ? 0 : start[b];
-    }
   });
 }
 

@@ -1,4 +1,4 @@
-"""The native kernels through ctypes: every check of native_cases.py, at every level this machine can run."""
+"""The native kernels through ctypes: every check of native_step_cases, at every level that runs here."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import native_cases
+import native_step_cases
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from ms_eagle.kernels import build
 from ms_eagle.kernels.library import Library, NativeError, available_cores, load
 
-CASES = Path(native_cases.__file__)
+CASES = Path(native_step_cases.__file__)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -24,12 +25,12 @@ def library(request):
     return load(2, request.param)
 
 
-@pytest.mark.parametrize("name", native_cases.CHECKS)
+@pytest.mark.parametrize("name", native_step_cases.CHECKS)
 def test_case(name, library):
     @settings(max_examples=12, deadline=None, derandomize=True, database=None)
     @given(seeds)
     def holds(seed):
-        native_cases.CHECKS[name](library, np.random.default_rng(seed))
+        native_step_cases.CHECKS[name](library, np.random.default_rng(seed))
 
     holds()
 
@@ -175,7 +176,7 @@ def test_sanitized_build_passes_every_case(level, tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split("\n")[:-1] == [f"{name} ok" for name in native_cases.CHECKS]
+    assert done.stdout.split("\n")[:-1] == [f"{name} ok" for name in native_step_cases.CHECKS]
 
 
 def test_sanitized_build_would_notice_a_bad_read(tmp_path):

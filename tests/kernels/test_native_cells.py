@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import tiny
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
-from native_cases import seen_slots
 
 from ms_eagle.architecture import DecoderConfig
 from ms_eagle.backend import StockBackend
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import load
 from ms_eagle.kv_cache import KVCache
-from ms_eagle.masks import causal_mask, level_mask, tree_mask
+from ms_eagle.masks import causal_mask, tree_mask
 from ms_eagle.teacher import Teacher
 
 SLOTS = 41
@@ -269,49 +268,6 @@ def test_a_bad_index_is_an_error_with_a_sentence(operators, change, message):
     arguments |= {name: int32(value) for name, value in change.items()}
     with pytest.raises(RuntimeError, match=message):
         decoder(*arguments.values())[0].asnumpy()
-
-
-class Lists(nn.Cell):
-    """``visible`` from a mask and made directly, for a tree, a drafter level and a chunk."""
-
-    def __init__(self, operators):
-        super().__init__()
-        self.from_mask = operators.visible(20)
-        self.tree, self.level, self.chunk = (
-            operators.tree_lists(),
-            operators.level_lists(),
-            operators.chunk_lists(6),
-        )
-
-    def construct(self, start, ancestors, valid, base, lineage, count):
-        return (
-            (self.from_mask(tree_mask(start, ancestors, valid, SLOTS)), self.tree(start, ancestors, valid)),
-            (self.from_mask(level_mask(start, base, lineage, SLOTS)), self.level(start, base, lineage)),
-            (self.from_mask(causal_mask(start, count, 6, SLOTS)), self.chunk(start, count)),
-        )
-
-
-def test_lists_made_directly_name_the_slots_of_the_masks(operators):
-    parents = np.array([[0, 0, 0, 2, 1, 4, 4], [0, 0, 1, 2, 3, 4, 0]])
-    table = [np.tile(np.arange(7), (2, 1))]
-    for _ in range(5):
-        table.append(np.take_along_axis(parents, table[-1], 1))
-    valid = np.array([[1] * 7, [1] * 6 + [0]], bool)
-    lineage = np.random.default_rng(7).integers(0, 4, (2, 3, 4))
-    lineage[:, 2] = np.arange(4)
-    arguments = (
-        int32(9, 0).reshape(2),
-        Tensor(np.stack(table, 1).astype(np.int32)),
-        Tensor(valid),
-        int32(11, 2).reshape(2),
-        Tensor(lineage.astype(np.int32)),
-        int32(6, 2).reshape(2),
-    )
-    for from_mask, direct in Lists(operators)(*arguments):
-        from_mask, direct = from_mask.asnumpy(), direct.asnumpy()
-        assert from_mask.shape[:2] == direct.shape[:2]
-        for b, r in np.ndindex(direct.shape[:2]):
-            assert seen_slots(direct[b, r]).tolist() == seen_slots(from_mask[b, r]).tolist()
 
 
 def test_top_and_linear_in_a_graph(operators):
