@@ -40,4 +40,7 @@ def test_one_layer_is_measured():
     report = json.loads(done.stdout)
     assert report["threads"] == 1
     assert {"1 rows at 8", "1 rows at 256", "33 rows at 256"} <= set(report["steps"])
+    assert set(report["cycle"]) == {
+        *("ms", "drafter_ms", "verify_ms", "rest_ms", "drafter_of_one_row", "rest_of_cycle")
+    }
     assert all(step["ms"] > 0 and step["ratio"] > 0 for step in report["steps"].values())

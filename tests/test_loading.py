@@ -102,7 +102,7 @@ def test_options_reach_the_graphs(small):
     assert (graphs.batch, graphs.width, graphs.chunk, graphs.capacity) == (2, 4, 8, 96)
     cycle = graphs.cycle(True)
     assert isinstance(cycle.reorder, FullReorder)
-    assert float(cycle.log_confidence) == pytest.approx(-1.3863, abs=1e-4)
+    assert float(cycle.tensorize.log_confidence) == pytest.approx(-1.3863, abs=1e-4)
     assert graphs.teacher.cache.shape[2] == 96 + 3 + 1
     second = graphs.proposer.drafter.rows.sin.asnumpy()[1, 1]  # position 1, second of four frequencies
     assert second == pytest.approx(77 ** (-1 / 4), abs=0.05)
