@@ -19,7 +19,9 @@ PANEL = 32
 ABSENT = np.zeros(1, np.float32)
 """What an op takes in place of an optional tensor that is not there."""
 
-_FLOATS = ctypes.POINTER(ctypes.c_float)
+# Arrays go as plain addresses: numpy's `data_as` makes a reference cycle, which keeps each array until the
+# garbage collector comes by, and a model's weights in memory twice.
+_MEMORY = ctypes.c_void_p
 
 
 class NativeError(ValueError):
@@ -48,9 +50,9 @@ class Library:
             self._functions.ms_eagle_last_error.restype = ctypes.c_char_p
             pack = self._functions.ms_eagle_pack
             stream = self._functions.ms_eagle_stream
-            stream.argtypes, stream.restype = (_FLOATS, ctypes.c_int64), ctypes.c_float
-            self._functions.ms_eagle_settle.argtypes = (ctypes.c_void_p, ctypes.c_int64)
-            pack.argtypes = (_FLOATS, ctypes.c_int64, ctypes.c_int64, _FLOATS, ctypes.c_int64)
+            stream.argtypes, stream.restype = (_MEMORY, ctypes.c_int64), ctypes.c_float
+            self._functions.ms_eagle_settle.argtypes = (_MEMORY, ctypes.c_int64)
+            pack.argtypes = (_MEMORY, ctypes.c_int64, ctypes.c_int64, _MEMORY, ctypes.c_int64)
         except (OSError, AttributeError) as error:
             raise NativeUnavailable(f"the compiled kernels in {path} cannot be loaded: {error}") from error
 
@@ -82,9 +84,7 @@ class Library:
         for i, matrix in enumerate(matrices):
             matrix = np.ascontiguousarray(matrix, np.float32)
             self._check(
-                self._functions.ms_eagle_pack(
-                    matrix.ctypes.data_as(_FLOATS), out, width, packed[i:].ctypes.data_as(_FLOATS), step
-                )
+                self._functions.ms_eagle_pack(matrix.ctypes.data, out, width, packed[i:].ctypes.data, step)
             )
         return packed
 
@@ -94,7 +94,7 @@ class Library:
 
     def stream(self, array: np.ndarray) -> float:
         """Read a contiguous float32 array once, on all threads, and return its sum: the floor of any step."""
-        return self._functions.ms_eagle_stream(array.ctypes.data_as(_FLOATS), array.size)
+        return self._functions.ms_eagle_stream(array.ctypes.data, array.size)
 
     def call(self, op: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Call an op of ``cpu/ops.cc`` on C-contiguous arrays; outputs are written in place.

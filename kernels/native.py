@@ -295,7 +295,10 @@ def settle(library: Library, cell: nn.Cell) -> None:
 
 
 def _parameter(array: np.ndarray, name: str) -> Parameter:
-    return Parameter(Tensor(np.ascontiguousarray(array, np.float32)), name=name, requires_grad=False)
+    array = np.ascontiguousarray(array, np.float32)
+    # The Parameter makes a copy of its own: one in between would be one too many.
+    tensor = Tensor.from_numpy(array) if array.flags.writeable else Tensor(array)
+    return Parameter(tensor, name=name, requires_grad=False)
 
 
 def _vector(array: np.ndarray | None) -> Parameter | Tensor:

@@ -82,6 +82,10 @@ class Checkpoint:
         Raises:
             UserError: no such tensor, or it is not of a readable float dtype.
         """
+        # Pages read before are likely done with: kept, they would count as this process's memory to the end.
+        # One that is still wanted comes back from the file by itself.
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._maps[self._place(name).file].madvise(mmap.MADV_DONTNEED)
         stored = self._stored(name, _FLOATS, "a float tensor")
         if self.dtype(name) != "BF16":
             return stored
