@@ -60,13 +60,9 @@ def _length(axes: Axes, evaluations: Rows) -> None:
     axes.plot(at, values, marker="o", markersize=3, color="C2")
     if values.size:
         best = int(values.argmax())
-        axes.plot(at[best], values[best], marker="o", markersize=8, color="C3", linestyle="none")
         label = f"best: {values[best]:.3f} after step {at[best]:.0f}"
-        left = at[best] > (at.min() + at.max()) / 2
-        axes.annotate(
-            label, (at[best], values[best]), (-8 if left else 8, -18), textcoords="offset points",
-            ha="right" if left else "left",
-        )  # fmt: skip
+        axes.plot(at[best], values[best], marker="o", markersize=8, color="C3", linestyle="none", label=label)
+        axes.legend(fontsize=9, loc="lower right")
     _titled(axes, "held out: simulated accept length (greedy chain)", "accept_L, tokens")
 
 

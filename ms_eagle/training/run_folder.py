@@ -48,7 +48,7 @@ class RunFolder:
                     "new directory."
                 )
         self._lock.acquire(0, lambda line: None)
-        if self._record.exists():
+        if self._record.exists() and self.checkpoint.exists():  # without one there is nothing to continue
             self._check(json_file.read_object(self._record), identity)
         else:
             json_file.write_object(self._record, identity)

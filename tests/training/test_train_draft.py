@@ -1,17 +1,27 @@
 """Whole runs over a tiny teacher: a head that learns its text by heart, and everything that is refused."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_eagle
 import toy_run
 
+from ms_eagle.errors import UserError
 from ms_eagle.generation import GenerationOptions
+from ms_eagle.head_checkpoint import load_head
 from ms_eagle.progress import Progress
 from ms_eagle.sampling import SamplingParams
+from ms_eagle.training import run_checkpoint
 from ms_eagle.training.config import load_training_config
 from ms_eagle.training.corpus import Row, build, write_corpus
 from ms_eagle.training.metrics import read
+from ms_eagle.training.preparation import open_sources, open_start
 from ms_eagle.training.provenance import Provenance
 from ms_eagle.training.session import train
 
@@ -60,6 +70,13 @@ def test_a_sentence_is_learnt_by_heart(tmp_path):
     (drafted,) = tiny_eagle.engine(directory, tmp_path / "run" / "head", tree).generate([prompt], options)
     assert drafted.token_ids == told.token_ids
     assert drafted.cycles <= NEW / (DEPTH + 1) + 3
+    # And another run can start from it, with its draft vocabulary.
+    config = load_training_config(path, [f"head.start={tmp_path / 'run' / 'head'}"])
+    start = open_start(config, open_sources(config, Progress(quiet=True)))
+    head = load_head(tmp_path / "run" / "head", teacher=toy_run.decoder(teacher))
+    np.testing.assert_array_equal(start.vocabulary.target_ids, head.d2t)
+    for name, values in head.tensors.items():
+        np.testing.assert_array_equal(start.tensors[name], values)
 
 
 @pytest.fixture(scope="module")
@@ -68,4 +85,56 @@ def toy(tmp_path_factory):
     parent = tmp_path_factory.mktemp("toy")
     teacher = toy_run.teacher(parent)
     corpus = toy_run.corpus(parent / "c.npz", teacher, [20, 25, 9, 30, 14, 31, 28, 12, 40])
-    return toy_run.config(parent, teacher, corpus, data={"features": str(parent / "features")})
+    return toy_run.config(
+        parent,
+        teacher,
+        corpus,
+        data={"features": str(parent / "features"), "held_out": 0.2},
+        optimization={"steps": 16},
+        evaluation={"interval": 8},
+        output={"checkpoint_interval": 1},
+    )
+
+
+def test_a_killed_run_continues_where_it_was(toy, tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, TOOL, "--config", toy, "--out", out], stdout=subprocess.PIPE, text=True
+    )
+    said = [process.stdout.readline() for _ in range(3)]  # the third follows the first evaluation
+    while process.poll() is None and len(read(out / "steps.csv")) < 3:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert said[2].startswith("step 0: accept_L ")
+    before, _ = run_checkpoint.load(out / "checkpoint.npz")
+    assert 0 < before.step < 16
+    done = read(out / "steps.csv")[: before.step]
+    assert run(toy, f"output.directory={out}")[2] == f"continuing after step {before.step} of 16"
+    assert run_checkpoint.load(out / "checkpoint.npz")[0].step == 16
+    steps = read(out / "steps.csv")
+    assert [row["step"] for row in steps] == list(range(1, 17))
+    assert steps[: before.step] == done
+    assert [row["step"] for row in read(out / "evaluations.csv")] == [0, 8, 16]
+    names = "checkpoint.npz curves.png evaluations.csv head lock run.json steps.csv"
+    assert {path.name for path in out.iterdir()} == set(names.split())
+
+
+def test_what_does_not_belong_together_is_refused(toy, tmp_path):
+    corpus = Path(load_training_config(toy).data.corpus)
+    damaged = tmp_path / "damaged.npz"
+    damaged.write_bytes(corpus.read_bytes()[:-40])
+    stranger = toy_run.teacher(tmp_path, seed=1)
+    head = tiny_eagle.head_dir(tmp_path / "model-llama_tied-1", tmp_path, taps=toy_run.TAPS)
+    for override, message in (
+        (f"data.corpus={damaged}", "damaged.npz is damaged or no corpus"),
+        (f"data.corpus={tmp_path}/none.npz", "none.npz: no such file; expected a corpus"),
+        (f"data.teacher={stranger}", "was made with another teacher: its sha256 is [0-9a-f]{64}"),
+        ("data.draft_vocab_size=1000000", "data.draft_vocab_size is 1000000; expected"),
+        ("head.taps=[0, 2]", "the teacher has blocks 0 to 1"),
+        ("head.start=tmp", "head.start is tmp; expected teacher, random or the directory of a head"),
+        (f"head.start={head}", "head in .* has intermediate_size 36, the configuration asks for 80"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(toy, f"output.directory={tmp_path / 'run'}", override)

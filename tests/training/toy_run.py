@@ -7,6 +7,7 @@ import numpy as np
 import tiny_eagle
 import yaml
 
+from ms_eagle.architecture import DecoderConfig
 from ms_eagle.config import load_config
 from ms_eagle.loading import open_model
 from ms_eagle.progress import Progress
@@ -60,3 +61,8 @@ def config(parent: Path, teacher_yaml: Path, corpus_file: Path, **options: dict)
     path = parent / "train.yaml"
     path.write_text(yaml.safe_dump(sections))
     return path
+
+
+def decoder(teacher_yaml: Path) -> DecoderConfig:
+    """What the teacher looks like."""
+    return tiny_eagle.decoder(Path(load_config(teacher_yaml).model.source))
