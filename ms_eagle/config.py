@@ -161,6 +161,13 @@ class DrafterSection(Section):
         description="For `eagle3`: draft only this many of the head's tokens, those of the lowest ids, which"
         " a byte-pair vocabulary gives to the most common ones. null drafts all of them.",
     )
+    window: int | None = Field(
+        None,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Let the drafter see only so many last positions, for measurements in performance mode;"
+        " at least `tree.depth`. The teacher sees everything. null shows the drafter everything too.",
+    )
     acceptance: float = Field(
         0.7,
         ge=0,

@@ -15,6 +15,7 @@ from ms_eagle.checkpoint import Checkpoint
 from ms_eagle.commit import CloneReorder, FastReorder, FullReorder, KeepOrder
 from ms_eagle.config import Config
 from ms_eagle.drafter import Drafter
+from ms_eagle.drafter_window import WindowedRows
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.graphs import EagleGraphs, TeacherGraphs
@@ -143,6 +144,7 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
             f"={shape.branch} does not have them in order: set tree.branch=1."
         )
     check_drafter(config)
+    _check_window(config, shape)
     model = open_model(config, progress)
     head = find_head(config, model.decoder, progress)
     length, batch = config.model.max_length, config.execution.batch_size
@@ -199,6 +201,27 @@ def check_drafter(config: Config) -> None:
         )
 
 
+def _check_window(config: Config, shape: TreeShape) -> None:
+    """Refuse a window that cannot be.
+
+    Raises:
+        UserError: it is shorter than the tree is deep, or the mode is reference.
+    """
+    window = config.drafter.window
+    if window is None:
+        return
+    if window < shape.depth:
+        raise UserError(
+            f"drafter.window is {window}, but the tree is {shape.depth} deep: set drafter.window to that or "
+            "more."
+        )
+    if config.execution.mode == "reference":
+        raise UserError(
+            "drafter.window hides what reference mode expects the drafter to see: set "
+            "execution.mode=performance."
+        )
+
+
 def find_head(config: Config, decoder: DecoderConfig, progress: Progress) -> Head | None:
     """The head that the section ``drafter`` asks for; None for the teacher alone.
 
@@ -244,7 +267,7 @@ def _drafter(
 ) -> Drafter:
     """The drafter over its own static cache (DESIGN.md, "Shapes": S_d)."""
     slots = config.model.max_length + (shape.depth - 1) * shape.branch + 1
-    return Drafter(
+    drafter = Drafter(
         head,
         teacher.vocabulary,
         teacher.head,
@@ -253,6 +276,9 @@ def _drafter(
         slots=slots,
         positions=slots + shape.depth,
     )
+    if config.drafter.window is not None:
+        drafter.rows = WindowedRows(drafter.rows, config.drafter.window)
+    return drafter
 
 
 def _reorder(config: Config, backend: StockBackend | NativeBackend) -> Callable[[KVCache], nn.Cell]:
