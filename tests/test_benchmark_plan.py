@@ -8,9 +8,10 @@ import pytest
 
 from ms_eagle.benchmark import turn_log
 from ms_eagle.benchmark.launcher import Worker, is_scheduler, worker
-from ms_eagle.benchmark.plan import bundled, first_turns, names, plan, shard
+from ms_eagle.benchmark.plan import BUNDLED, bundled, first_turns, names, plan, shard
 from ms_eagle.benchmark.turn_log import TurnLog
 from ms_eagle.errors import UserError
+from ms_eagle.prompts import read_prompts
 
 
 def write(path, *questions):
@@ -68,8 +69,12 @@ def test_profiled_turns_are_first_turns_from_all_over_the_plan(files):
     assert names(first_turns(plan(files), 9)) == ["talk:7/1", "talk:5/1", "code:7/1"]
 
 
-def test_the_bundled_prompts_are_a_short_plan():
-    assert 8 <= len(names(plan(bundled()))) <= 16
+def test_the_bundled_prompts_are_a_short_plan_that_no_head_was_trained_on():
+    questions = plan(bundled())
+    assert 8 <= len(names(questions)) <= 16
+    asked = {turn for question in questions for turn in question.turns}
+    for path in BUNDLED.parent.glob("*.jsonl"):
+        assert not asked & {turn for prompt in read_prompts(path) for turn in prompt.turns}, path
 
 
 def test_what_msrun_says():

@@ -139,7 +139,7 @@ def parse(argv: list[str]) -> Namespace:
         metavar="JSONL",
         type=Path,
         nargs="+",
-        help="files of conversations as in MT-Bench (default: configs/prompts/*.jsonl, with at most"
+        help="files of conversations as in MT-Bench (default: configs/prompts/benchmark/*.jsonl, with at most"
         f" {BUNDLED_TOKENS} new tokens a turn)",
     )
     what.add_argument("--limit", metavar="T", type=command_line.count, help="only the first T turns")

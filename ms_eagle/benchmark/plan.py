@@ -8,7 +8,7 @@ from pathlib import Path
 from ms_eagle.errors import UserError
 from ms_eagle.prompts import read_prompts
 
-BUNDLED = Path(__file__).resolve().parent.parent.parent / "configs" / "prompts"
+BUNDLED = Path(__file__).resolve().parent.parent.parent / "configs" / "prompts" / "benchmark"
 
 
 @dataclass(frozen=True)
