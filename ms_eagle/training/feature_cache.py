@@ -1,79 +1,64 @@
 """Features on disk: computed once, read in every epoch, resumed where a killed run stopped.
 
-A cache is a folder of flat float16 files in the order of the corpus, ``taps.f16`` ``[T, F]`` and
-``final.f16`` ``[T, E]``; ``features.json`` says whose they are, ``checksums.npy`` which conversations are
-done. A conversation counts as done only when its bytes are on the disk, and its checksum is compared at
-every read.
+A conversation counts as done only when its bytes are on the disk, and its checksum is compared at every read.
+A corpus that was extended takes what it shares with another one from that one's folder beside its own.
 """
 
 import contextlib
 import hashlib
-import io
 import os
 import time
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ms_eagle import files, json_file
+from ms_eagle import json_file
 from ms_eagle.errors import UserError
-from ms_eagle.progress import Progress, duration
+from ms_eagle.progress import Progress, Step, duration
+from ms_eagle.training.feature_layout import (
+    NAMES,
+    Kind,
+    Layout,
+    Stored,
+    checksum,
+    conversations_hash,
+    read_conversations,
+    write_conversations,
+)
 from ms_eagle.training.features import Conversations, tokens
 from ms_eagle.training.teacher_features import Features, TeacherFeatures
 
-_VERSION = 1
-_FILES = ("taps", "final")
 _SAVE_SECONDS = 30.0
 
 
-def cache_folder(parent: Path, teacher: str, corpus: Conversations, taps: Sequence[int]) -> Path:
-    """The folder below ``parent`` of what one teacher makes of one corpus; other inputs, another folder.
-
-    Args:
-        teacher: hash of the teacher's weights.
-        taps: blocks whose inputs are kept.
-    """
-    key = f"{teacher} {conversations_hash(corpus)} {','.join(map(str, taps))}"
+def cache_folder(parent: Path, kind: Kind, corpus: Conversations) -> Path:
+    """The folder below ``parent`` of what one teacher makes of one corpus; other inputs, another folder."""
+    key = f"{kind.teacher} {conversations_hash(corpus)} {','.join(map(str, kind.taps))}"
     return parent / hashlib.sha256(key.encode()).hexdigest()[:16]
-
-
-def conversations_hash(corpus: Conversations) -> str:
-    """Hexadecimal SHA-256 of what features depend on: the token ids and where conversations begin."""
-    digest = hashlib.sha256()
-    digest.update(np.ascontiguousarray(corpus.offsets, "<i8").data)
-    digest.update(np.ascontiguousarray(corpus.ids, "<i4").data)
-    return digest.hexdigest()
 
 
 class FeatureCache:
     """A `FeatureSource` over a complete cache, memory-mapped."""
 
-    def __init__(self, folder: Path, teacher: str, corpus: Conversations, taps: Sequence[int]) -> None:
+    def __init__(self, folder: Path, kind: Kind, corpus: Conversations) -> None:
         """Open and check a cache.
 
         Args:
             folder: made by ``build``.
-            teacher, corpus, taps: what it has to be of; see ``cache_folder``.
+            kind, corpus: what it has to be of.
 
         Raises:
             UserError: there is none, it is of something else, incomplete, or a file has the wrong size.
         """
-        layout = _Layout.read(folder, teacher, corpus, taps)
-        self._checksums = layout.checksums()
-        missing = int((self._checksums < 0).sum())
+        self.taps = kind.taps
+        self._stored = Stored(Layout.read(folder, kind, corpus))
+        missing = int((self._stored.checksums < 0).sum())
         if missing:
             raise UserError(
-                f"{folder}: {missing} of {len(self._checksums)} conversations have no features yet; run the "
-                "same training again to compute them."
+                f"{folder}: {missing} of {len(self._stored.checksums)} conversations have no features yet; "
+                "run the same training again to compute them."
             )
-        self.taps = tuple(taps)
-        self._folder, self._offsets = folder, corpus.offsets
-        self._maps = [
-            np.memmap(layout.path(name), np.float16, "r", shape=(layout.tokens, width))
-            for name, width in layout.widths.items()
-        ]
 
     def read(self, conversations: Sequence[int]) -> list[Features]:
         """See ``FeatureSource``.
@@ -81,24 +66,13 @@ class FeatureCache:
         Raises:
             UserError: the stored bytes of a conversation have changed since they were written.
         """
-        return [self._features(number) for number in conversations]
-
-    def _features(self, number: int) -> Features:
-        begin, end = self._offsets[number], self._offsets[number + 1]
-        features = Features(*(stored[begin:end] for stored in self._maps))
-        if _checksum(features) != self._checksums[number]:
-            raise UserError(
-                f"{self._folder}: the features of conversation {number} are damaged; remove the folder and "
-                "run again to compute them anew."
-            )
-        return features
+        return [self._stored.read(number) for number in conversations]
 
 
 def build(
     folder: Path,
-    teacher: str,
+    kind: Kind,
     corpus: Conversations,
-    taps: Sequence[int],
     load: Callable[[], TeacherFeatures],
     progress: Progress,
     beat: Callable[[], None] = lambda: None,
@@ -108,7 +82,7 @@ def build(
     A run that was killed is continued; what it had not written to the disk is computed again.
 
     Args:
-        folder, teacher, corpus, taps: see ``FeatureCache``.
+        folder, kind, corpus: see ``FeatureCache``.
         load: gives the teacher; called only if there is something to compute.
         progress: shows the tokens done and their rate.
         beat: is called whenever work has got ahead.
@@ -116,161 +90,129 @@ def build(
     Raises:
         UserError: the disk has no room, or as for ``FeatureCache`` and ``TeacherFeatures.compute``.
     """
-    if not (folder / "features.json").exists() or (_Layout.read(folder, teacher, corpus, taps).missing()):
+    if not (folder / "features.json").exists() or _is_incomplete(folder, kind, corpus):
         reader = load()
-        with _Writer(folder, teacher, corpus, taps, reader) as writer:
-            writer.run(reader, progress, beat)
-    return FeatureCache(folder, teacher, corpus, taps)
+        with contextlib.ExitStack() as handles:
+            _Writer(folder, kind, corpus, reader, handles).run(reader, progress, beat)
+    return FeatureCache(folder, kind, corpus)
 
 
-class _Layout:
-    """What ``features.json`` says, and the files it speaks of."""
-
-    def __init__(self, folder: Path, conversations: int, tokens: int, widths: dict[str, int]) -> None:
-        self.folder, self.conversations, self.tokens, self.widths = folder, conversations, tokens, widths
-
-    @classmethod
-    def read(cls, folder: Path, teacher: str, corpus: Conversations, taps: Sequence[int]) -> "_Layout":
-        """Read it and check it against what is wanted."""
-        record = json_file.read_object(folder / "features.json")
-        wanted = _identity(teacher, corpus, taps)
-        for key, value in wanted.items():
-            if record.get(key) != value:
-                raise UserError(
-                    f"{folder}/features.json: {key} is {record.get(key)}, expected {value}: these features "
-                    "belong to something else; name another folder or remove this one."
-                )
-        widths = record.get("widths")
-        if (
-            not isinstance(widths, dict)
-            or list(widths) != list(_FILES)
-            or not all(map(_is_size, widths.values()))
-        ):
-            raise UserError(f"{folder}/features.json: widths is {widths!r}; remove the folder and run again.")
-        layout = cls(folder, len(corpus.offsets) - 1, len(corpus.ids), widths)
-        for name, width in widths.items():
-            path, size = layout.path(name), 2 * width * layout.tokens
-            found = path.stat().st_size if path.exists() else 0
-            if found != size:
-                raise UserError(
-                    f"{path} has {found} bytes, expected {size}: remove the folder and run again."
-                )
-        return layout
-
-    def path(self, name: str) -> Path:
-        return self.folder / f"{name}.f16"
-
-    def checksums(self) -> np.ndarray:
-        """int64 ``[n]``, -1 where a conversation is not done."""
-        path = self.folder / "checksums.npy"
-        if not path.exists():
-            return np.full(self.conversations, -1, np.int64)
-        try:
-            found = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{path} is damaged ({error}); remove the folder and run again.") from error
-        if found.dtype != np.int64 or found.shape != (self.conversations,):
-            raise UserError(
-                f"{path} holds {found.dtype} of shape {list(found.shape)}, expected int64 of "
-                f"[{self.conversations}]; remove the folder and run again."
-            )
-        return found
-
-    def missing(self) -> bool:
-        return bool((self.checksums() < 0).any())
+def _is_incomplete(folder: Path, kind: Kind, corpus: Conversations) -> bool:
+    return bool((Layout.read(folder, kind, corpus).read_checksums() < 0).any())
 
 
 class _Writer:
     """Fills a folder; a conversation's checksum is stored after its bytes have reached the disk."""
 
     def __init__(
-        self, folder: Path, teacher: str, corpus: Conversations, taps: Sequence[int], reader: TeacherFeatures
+        self,
+        folder: Path,
+        kind: Kind,
+        corpus: Conversations,
+        reader: TeacherFeatures,
+        handles: contextlib.ExitStack,
     ) -> None:
-        widths = dict(zip(_FILES, (reader.width * len(taps), reader.width), strict=True))
-        self._layout = _Layout(folder, len(corpus.offsets) - 1, len(corpus.ids), widths)
-        self._corpus, self._handles = corpus, contextlib.ExitStack()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._files = {name: self._open(name, width) for name, width in widths.items()}
-        record = {**_identity(teacher, corpus, taps), "widths": widths}
-        json_file.write_object(folder / "features.json", record)
-        self._done = self._layout.checksums()
+        widths = dict(zip(NAMES, (reader.width * len(kind.taps), reader.width), strict=True))
+        self._layout = Layout(folder, corpus.offsets, widths)
+        self._kind, self._corpus = kind, corpus
+        self._lengths = np.diff(corpus.offsets)
+        self._files = self._open(handles)
+        write_conversations(folder, corpus)
+        json_file.write_object(folder / "features.json", {**kind.record(corpus), "widths": widths})
+        self._done = self._layout.read_checksums()
+        self._pending: dict[int, int] = {}
+        self._saved = time.monotonic()
 
-    def __enter__(self) -> "_Writer":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._handles.close()
-
-    def _open(self, name: str, width: int) -> int:
-        """A file of full size: room is taken now, so that the disk cannot run out hours later."""
-        path, size = self._layout.path(name), 2 * width * self._layout.tokens
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        self._handles.callback(os.close, handle)
+    def _open(self, handles: contextlib.ExitStack) -> dict[str, int]:
+        """Files of full size: room is taken now, so that the disk cannot run out hours later."""
+        opened, new = {}, [p for p in map(self._layout.path, NAMES) if not p.exists()]
+        total = sum(map(self._layout.size, NAMES))
         try:
-            os.posix_fallocate(handle, 0, size)
+            self._layout.folder.mkdir(parents=True, exist_ok=True)
+            for name in NAMES:
+                opened[name] = os.open(self._layout.path(name), os.O_RDWR | os.O_CREAT, 0o666)
+                handles.callback(os.close, opened[name])
+                os.posix_fallocate(opened[name], 0, self._layout.size(name))
         except OSError as error:
+            for path in new:
+                path.unlink(missing_ok=True)
             raise UserError(
-                f"{path}: no room for {size / 1e9:.1f} GB of features ({error.strerror}): free some, name "
-                "another folder for them, or train without a cache."
+                f"{self._layout.folder}: no room for {total / 1e9:.1f} GB of features ({error.strerror}): "
+                "make room, name another data.features, or train without (data.features=null)."
             ) from error
-        return handle
+        return opened
 
     def run(self, reader: TeacherFeatures, progress: Progress, beat: Callable[[], None]) -> None:
-        """Compute what is missing; arguments as for ``build``."""
-        lengths = np.diff(self._corpus.offsets)
+        """Compute what is missing and not to be had elsewhere; arguments as for ``build``."""
         missing = np.flatnonzero(self._done < 0)
-        pending: dict[int, int] = {}
-        begun = saved = time.monotonic()
-        total, before = int(lengths.sum()), int(lengths[self._done >= 0].sum())
-        reached = before
-        with progress.steps("teacher's hidden states", total) as step:
-            step.reach(before)
-            for number, features in reader.compute((int(i), tokens(self._corpus, i)) for i in missing):
-                self._write(number, features)
-                pending[number] = _checksum(features)
-                reached += int(lengths[number])
-                rate = (reached - before) / max(time.monotonic() - begun, 1e-9)
-                step.reach(reached)
-                left = duration((total - reached) / rate)
-                step.describe(f"teacher's hidden states, {rate:.0f} tokens/s, {left} left")
-                beat()
-                if time.monotonic() - saved > _SAVE_SECONDS:
-                    self._save(pending)
-                    saved = time.monotonic()
-        self._save(pending)
+        with progress.steps("looking for features of other corpora", len(missing)) as step:
+            self._take(self._known(missing), beat, lambda count: step.advance())
+        missing = np.flatnonzero(self._done < 0)
+        with progress.steps("teacher's hidden states", int(self._lengths.sum())) as step:
+            pace = _Pace(step, int(self._lengths[self._done >= 0].sum()), int(self._lengths.sum()))
+            wanted = ((int(number), tokens(self._corpus, number)) for number in missing)
+            self._take(reader.compute(wanted), beat, pace.add)
+
+    def _take(
+        self,
+        found: Iterable[tuple[int, Features]],
+        beat: Callable[[], None],
+        told: Callable[[int], None],
+    ) -> None:
+        for number, features in found:
+            self._write(number, features)
+            self._pending[number] = checksum(features)
+            told(int(self._lengths[number]))
+            beat()
+            if time.monotonic() - self._saved > _SAVE_SECONDS:
+                self._save()
+        self._save()
+
+    def _known(self, missing: np.ndarray) -> Iterator[tuple[int, Features]]:
+        """What folders beside this one have of the conversations that are missing here."""
+        wanted = {tokens(self._corpus, number).tobytes(): int(number) for number in missing}
+        for index in sorted(self._layout.folder.parent.glob("*/conversations.npz")):
+            if index.parent == self._layout.folder:
+                continue
+            try:
+                corpus = read_conversations(index)
+                stored = Stored(Layout.read(index.parent, self._kind, corpus))
+                for number in np.flatnonzero(stored.checksums >= 0):
+                    own = wanted.pop(tokens(corpus, number).tobytes(), None)
+                    if own is not None:
+                        yield own, stored.read(number)
+            except UserError:
+                continue  # of another kind, or damaged: what it lacks is computed
 
     def _write(self, number: int, features: Features) -> None:
-        for name, values in (("taps", features.taps), ("final", features.final)):
+        for name, values in zip(NAMES, (features.taps, features.final), strict=True):
             at = 2 * self._layout.widths[name] * int(self._corpus.offsets[number])
             data = memoryview(np.ascontiguousarray(values)).cast("B")
             while data:
                 written = os.pwrite(self._files[name], data, at)
                 data, at = data[written:], at + written
 
-    def _save(self, pending: dict[int, int]) -> None:
+    def _save(self) -> None:
         for handle in self._files.values():
             os.fdatasync(handle)
-        for number, checksum in pending.items():
-            self._done[number] = checksum
-        pending.clear()
-        target = io.BytesIO()
-        np.save(target, self._done)
-        files.write_bytes(self._layout.folder / "checksums.npy", target.getvalue())
+        for number, value in self._pending.items():
+            self._done[number] = value
+        self._pending.clear()
+        self._layout.write_checksums(self._done)
+        self._saved = time.monotonic()
 
 
-def _identity(teacher: str, corpus: Conversations, taps: Sequence[int]) -> dict[str, object]:
-    return {
-        "version": _VERSION,
-        "teacher": teacher,
-        "conversations": conversations_hash(corpus),
-        "taps": list(taps),
-    }
+class _Pace:
+    """Shows how many tokens are done, how fast, and when the rest will be."""
 
+    def __init__(self, step: Step, done: int, total: int) -> None:
+        self._step, self._before, self._done, self._total = step, done, done, total
+        self._begin = time.monotonic()
+        step.reach(done)
 
-def _checksum(features: Features) -> int:
-    first = zlib.crc32(np.ascontiguousarray(features.taps))
-    return zlib.crc32(np.ascontiguousarray(features.final), first)
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and value > 0
+    def add(self, count: int) -> None:
+        self._done += count
+        rate = (self._done - self._before) / max(time.monotonic() - self._begin, 1e-9)
+        left = duration((self._total - self._done) / rate)
+        self._step.reach(self._done)
+        self._step.describe(f"teacher's hidden states, {rate:.0f} tokens/s, {left} left")

@@ -17,6 +17,7 @@ from ms_eagle.training import feature_cache
 from ms_eagle.training.config import TrainingConfig
 from ms_eagle.training.corpus import Corpus, read_corpus
 from ms_eagle.training.draft_vocabulary import DraftVocabulary, answer_counts, choose
+from ms_eagle.training.feature_layout import Kind
 from ms_eagle.training.features import FeatureSource, LiveFeatures
 from ms_eagle.training.file_lock import FileLock
 from ms_eagle.training.initial import random_start, teacher_start
@@ -104,7 +105,7 @@ def open_features(config: TrainingConfig, sources: Sources, progress: Progress) 
 
     if config.data.features is None:
         return LiveFeatures(sources.corpus, load())
-    what = (sources.teacher_sha256, sources.corpus, sources.taps)
+    what = (Kind(sources.teacher_sha256, sources.taps), sources.corpus)
     folder = feature_cache.cache_folder(Path(config.data.features).expanduser(), *what)
     lock = FileLock(folder.with_suffix(".lock"))
     lock.acquire(config.data.wait, progress.note)

@@ -12,6 +12,7 @@ from ms_eagle.errors import UserError
 from ms_eagle.progress import Progress
 from ms_eagle.training import feature_cache
 from ms_eagle.training.feature_cache import FeatureCache, build, cache_folder
+from ms_eagle.training.feature_layout import Kind
 from ms_eagle.training.teacher_features import Features
 
 QUIET, TAPS, WIDTH = Progress(quiet=True), (1, 4), 3
@@ -42,8 +43,11 @@ class Teacher:
             yield number, features(number, ids)
 
 
-def make(folder, teacher=None, corpus=CORPUS, name="t", taps=TAPS):
-    return build(folder, name, corpus, taps, lambda: teacher or Teacher(), QUIET)
+KIND = Kind("t", TAPS)
+
+
+def make(folder, teacher=None, corpus=CORPUS, kind=KIND):
+    return build(folder, kind, corpus, lambda: teacher or Teacher(), QUIET)
 
 
 def check(cache: FeatureCache) -> None:
@@ -59,7 +63,7 @@ def test_gives_what_was_computed_and_computes_once(tmp_path):
     assert sorted(teacher.read) == [0, 1, 2, 3, 4]
     never = SimpleNamespace()  # has no method to compute with
     check(make(tmp_path / "c", never))
-    check(FeatureCache(tmp_path / "c", "t", CORPUS, TAPS))
+    check(FeatureCache(tmp_path / "c", KIND, CORPUS))
 
 
 def test_a_killed_run_is_continued(tmp_path, monkeypatch):
@@ -67,7 +71,7 @@ def test_a_killed_run_is_continued(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         make(tmp_path / "c", Teacher(dies_after=3))
     with pytest.raises(UserError, match="2 of 5 conversations have no features yet"):
-        FeatureCache(tmp_path / "c", "t", CORPUS, TAPS)
+        FeatureCache(tmp_path / "c", KIND, CORPUS)
     rest = Teacher()
     check(make(tmp_path / "c", rest))
     assert sorted(rest.read) == [0, 1]
@@ -97,8 +101,8 @@ def test_damage_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(name="other"), "teacher is t, expected other"),
-        (dict(taps=(1, 5)), r"taps is \[1, 4\], expected \[1, 5\]"),
+        (dict(kind=Kind("other", TAPS)), "teacher is t, expected other"),
+        (dict(kind=Kind("t", (1, 5))), r"taps is \[1, 4\], expected \[1, 5\]"),
         (dict(corpus=toy_corpus.corpus([4, 2, 7, 1, 5], seed=1)), "conversations is .*, expected"),
     ],
 )
@@ -112,10 +116,10 @@ def test_every_input_has_its_folder(tmp_path):
     moved = SimpleNamespace(ids=CORPUS.ids, offsets=CORPUS.offsets.copy())
     moved.offsets[1] += 1
     folders = {
-        cache_folder(tmp_path, "t", CORPUS, TAPS),
-        cache_folder(tmp_path, "u", CORPUS, TAPS),
-        cache_folder(tmp_path, "t", CORPUS, (1, 5)),
-        cache_folder(tmp_path, "t", moved, TAPS),
+        cache_folder(tmp_path, KIND, CORPUS),
+        cache_folder(tmp_path, Kind("u", TAPS), CORPUS),
+        cache_folder(tmp_path, Kind("t", (1, 5)), CORPUS),
+        cache_folder(tmp_path, KIND, moved),
     }
     assert len(folders) == 4
 
@@ -127,3 +131,24 @@ def test_room_is_taken_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(UserError, match=r"no room for 0.0 GB of features \(No space left on device\)"):
         make(tmp_path / "c")
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_an_extended_corpus_takes_what_it_shares(tmp_path):
+    def cut(order):
+        parts = [CORPUS.ids[slice(*CORPUS.offsets[i : i + 2])] for i in order]
+        offsets = np.cumsum([0, *map(len, parts)])
+        return SimpleNamespace(ids=np.concatenate(parts), offsets=offsets)
+
+    make(tmp_path / "a", corpus=cut([4, 0, 2]))
+    make(tmp_path / "damaged", corpus=cut([1]))
+    os.truncate(tmp_path / "damaged" / "taps.f16", 1)
+    make(tmp_path / "other", corpus=cut([3]), kind=Kind("u", TAPS))
+    rest = Teacher()
+    cache = make(tmp_path / "c", rest)
+    assert sorted(rest.read) == [1, 3]
+    # The values are those of the first corpus, where the conversations had other numbers.
+    for number, (own, found) in enumerate(zip([4, 0, 2], cache.read([4, 0, 2]), strict=True)):
+        np.testing.assert_array_equal(
+            found.taps, features(number, np.zeros(np.diff(CORPUS.offsets)[own])).taps
+        )
