@@ -139,7 +139,8 @@ class DrafterSection(Section):
         None,
         min_length=1,
         description="Where the head comes from, for `eagle3`: a local directory with config.json and weights,"
-        " or `hf:org/name`. Formats: docs/head_formats.md.",
+        " `hf:org/name`, or `bundled:NAME` for one that the package brings along. Formats:"
+        " docs/head_formats.md.",
     )
     taps: list[Annotated[int, Field(ge=0)]] | None = Field(
         None,

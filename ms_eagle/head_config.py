@@ -64,19 +64,19 @@ class HeadConfig:
     rms_norm_eps: float
     rope: RopeConfig
     taps: tuple[int, ...]
-    fc_norm: bool
-    norm_before_fc: bool
-    norm_before_residual: bool
-    norm_output: bool
-    fc_bias: bool
-    qkv_bias: bool
-    o_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
-    own_embedding: bool
-    shares_lm_head: bool
-    hidden_act: str
-    notes: tuple[str, ...]
+    fc_norm: bool = False
+    norm_before_fc: bool = False
+    norm_before_residual: bool = False
+    norm_output: bool = False
+    fc_bias: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    own_embedding: bool = False
+    shares_lm_head: bool = False
+    hidden_act: str = "silu"
+    notes: tuple[str, ...] = ()
 
     @property
     def num_taps(self) -> int:

@@ -85,7 +85,6 @@ class HeadReader:
             qk_norm=self._qk_norm(),
             own_embedding=self._own_embedding(hidden),
             shares_lm_head=self._shares_lm_head(hidden),
-            hidden_act="silu",
             notes=tuple(self.notes),
         )
 

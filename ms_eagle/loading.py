@@ -246,10 +246,8 @@ def head_directory(config: Config, progress: Progress) -> Path:
     """
     check_drafter(config)
     try:
-        sources.check_head(config.drafter.source)
-        return sources.resolve(
-            config.drafter.source, cache_dir=_cache_dir(config), progress=progress
-        ).directory
+        source = config.drafter.source
+        return sources.resolve_head(source, cache_dir=_cache_dir(config), progress=progress).directory
     except UserError as error:
         raise UserError(f"drafter.source: {error}") from error
 

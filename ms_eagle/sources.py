@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ms_eagle import hub_source, model_cache, wheel_source
+from ms_eagle import bundled, hub_source, model_cache, wheel_source
 from ms_eagle.errors import UserError
 from ms_eagle.progress import Progress
 
@@ -15,7 +15,7 @@ FORMS = (
 )
 # Part of the cache key: raise it whenever gguf_import would write other files for the same GGUF file.
 CONVERTER_VERSION = 1
-HEAD_FORMS = "a directory with config.json and weights, or hf:org/name[@revision]"
+HEAD_FORMS = "a directory with config.json and weights, hf:org/name[@revision] or bundled:NAME"
 _GGUF_MAGIC = b"GGUF"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -72,9 +72,28 @@ def check_head(source: str) -> None:
     if source.startswith("hf:"):
         hub_source.check_form(source.removeprefix("hf:"))
         return
+    if source.startswith(bundled.SCHEME):
+        bundled.head_directory(source.removeprefix(bundled.SCHEME))
+        return
     path = _local_path(source, "head", HEAD_FORMS)
     if not path.is_dir():
         raise UserError(f"the head {source!r} is not a directory; expected {HEAD_FORMS}")
+
+
+def resolve_head(source: str, *, cache_dir: Path | None, progress: Progress) -> ModelFiles:
+    """The directory of a head, fetched on first use.
+
+    Args:
+        source: one of ``HEAD_FORMS``.
+        cache_dir, progress: see ``resolve``.
+
+    Raises:
+        UserError: see ``check_head`` and ``resolve``.
+    """
+    check_head(source)
+    if source.startswith(bundled.SCHEME):
+        return ModelFiles(bundled.head_directory(source.removeprefix(bundled.SCHEME)), source)
+    return resolve(source, cache_dir=cache_dir, progress=progress)
 
 
 def _local_path(source: str, what: str = "model source", forms: str = FORMS) -> Path:

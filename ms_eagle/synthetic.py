@@ -58,18 +58,6 @@ def random_head(decoder: DecoderConfig, taps: Sequence[int] | None) -> Head:
         rms_norm_eps=decoder.rms_norm_eps,
         rope=decoder.rope,
         taps=chosen,
-        fc_norm=False,
-        norm_before_fc=False,
-        norm_before_residual=False,
-        norm_output=False,
-        fc_bias=False,
-        qkv_bias=False,
-        o_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
-        own_embedding=False,
-        shares_lm_head=False,
-        hidden_act="silu",
         notes=("a head of random weights",),
     )
     rng = np.random.default_rng(_SEED)

@@ -17,19 +17,6 @@ PLAIN = HeadConfig(
     rms_norm_eps=1e-5,
     rope=RopeConfig(2, 10000.0, "default", {}, 64),
     taps=(2, 4, 5),
-    fc_norm=False,
-    norm_before_fc=False,
-    norm_before_residual=False,
-    norm_output=False,
-    fc_bias=False,
-    qkv_bias=False,
-    o_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-    own_embedding=False,
-    shares_lm_head=False,
-    hidden_act="silu",
-    notes=(),
 )
 
 

@@ -104,19 +104,6 @@ def random_head(model, *, taps=(0, 1), draft_vocabulary=32, seed=0, scale=0.3, h
         rms_norm_eps=1e-5,
         rope=RopeConfig(head_dim, 1e4, "default", {}, 128),
         taps=taps,
-        fc_norm=False,
-        norm_before_fc=False,
-        norm_before_residual=False,
-        norm_output=False,
-        fc_bias=False,
-        qkv_bias=False,
-        o_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
-        own_embedding=False,
-        shares_lm_head=False,
-        hidden_act="silu",
-        notes=(),
     )
     rng = np.random.default_rng(seed)
     tensors = {

@@ -42,18 +42,7 @@ def new_head(
         rope=decoder.rope,
         taps=tuple(taps),
         fc_norm=fc_norm,
-        norm_before_fc=False,
-        norm_before_residual=False,
         norm_output=norm_output,
-        fc_bias=False,
-        qkv_bias=False,
-        o_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
-        own_embedding=False,
-        shares_lm_head=False,
-        hidden_act="silu",
-        notes=(),
     )
 
 
