@@ -26,6 +26,8 @@ from ms_eagle.training.shape import chosen_taps, new_head
 from ms_eagle.training.split import Split, split
 from ms_eagle.training.teacher_features import TeacherFeatures, load_features
 
+_SAMPLE = 16  # conversations that the scale of a tap is estimated from
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -115,8 +117,8 @@ def open_features(config: TrainingConfig, sources: Sources, progress: Progress) 
         lock.release()
 
 
-def open_start(config: TrainingConfig, sources: Sources) -> Start:
-    """The head's shape, vocabulary and first weights.
+def open_start(config: TrainingConfig, sources: Sources, features: FeatureSource) -> Start:
+    """The head's shape, vocabulary and first weights; ``features`` are over the corpus of ``sources``.
 
     Raises:
         UserError: a draft vocabulary that cannot be; a head to start from that is damaged or another one
@@ -156,9 +158,25 @@ def open_start(config: TrainingConfig, sources: Sources) -> Start:
     elif config.head.start == "random":
         tensors = random_start(shape, config.optimization.seed)
     else:
-        tensors = teacher_start(shape, config.optimization.seed, checkpoint.read, decoder.num_layers, rows)
+        seed, level = config.optimization.seed, last_tap_rms(sources, features)
+        tensors = teacher_start(shape, seed, checkpoint.read, decoder.num_layers, rows, level)
     coverage, held_coverage = (vocabulary.coverage(each) for each in (counts, held_counts))
     return Start(shape, vocabulary, tensors, embedding, rows, coverage, held_coverage)
+
+
+def last_tap_rms(sources: Sources, features: FeatureSource) -> float:
+    """Median over answered tokens of the root mean square of the last tap, over a few conversations.
+
+    The first token of a sequence, which many teachers give states thousands of times larger, does not count.
+    """
+    corpus, width = sources.corpus, sources.model.decoder.hidden_size
+    levels = []
+    numbers = sources.split.train[:_SAMPLE].tolist()
+    for number, found in zip(numbers, features.read(numbers), strict=True):
+        last = found.taps[:, (len(sources.taps) - 1) * width :].astype(np.float32)
+        begin, end = corpus.offsets[number : number + 2]
+        levels.append(np.sqrt((last * last).mean(1))[corpus.role[begin:end] == 1])
+    return float(np.median(np.concatenate(levels)))
 
 
 def card_data(sources: Sources, start: Start) -> CardData:

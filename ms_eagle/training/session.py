@@ -49,7 +49,7 @@ def train(
         say, progress = (lambda line: None), Progress(quiet=True)
     try:
         features = preparation.open_features(config, sources, progress)
-        start = preparation.open_start(config, sources)
+        start = preparation.open_start(config, sources, features)
         return _Run(config, sources, features, start, folder, workers, say).loop(progress).run()
     finally:
         folder.close()

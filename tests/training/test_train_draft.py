@@ -72,7 +72,7 @@ def test_a_sentence_is_learnt_by_heart(tmp_path):
     assert drafted.cycles <= NEW / (DEPTH + 1) + 3
     # And another run can start from it, with its draft vocabulary.
     config = load_training_config(path, [f"head.start={tmp_path / 'run' / 'head'}"])
-    start = open_start(config, open_sources(config, Progress(quiet=True)))
+    start = open_start(config, open_sources(config, Progress(quiet=True)), None)
     head = load_head(tmp_path / "run" / "head", teacher=toy_run.decoder(teacher))
     np.testing.assert_array_equal(start.vocabulary.target_ids, head.d2t)
     for name, values in head.tensors.items():
