@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,7 @@ from ms_eagle.training.schedule import Schedule
 from ms_eagle.training.workers import Workers
 
 _NAMED = 12  # conversations written out in a message
+_RECENT = 50  # steps that tell the pace
 
 
 class Trainer(Protocol):
@@ -114,7 +116,8 @@ class Loop:
         at = self._resume()
         with interrupts.deferred() as stop, self._progress.steps("training", self._schedule.steps) as bar:
             bar.reach(at.step)
-            begun, before = time.monotonic() - at.seconds, at
+            bar.describe("compiling and evaluating" if at.step == 0 else "compiling")
+            begun, recent = time.monotonic() - at.seconds, deque(maxlen=_RECENT)
             if at.step == 0:
                 at = self._evaluate(at)
             while at.step < self._schedule.steps:
@@ -123,7 +126,8 @@ class Loop:
                 if self._workers.leads:
                     self._metrics.step(at.step, at.seconds, rate, report)
                 bar.advance()
-                bar.describe(self._described(report, before, at))
+                recent.append(at)
+                bar.describe(self._described(report, recent))
                 done = at.step == self._schedule.steps
                 if done or at.step % self._intervals.evaluation == 0:
                     at = self._evaluate(at)
@@ -183,11 +187,14 @@ class Loop:
         if self._workers.leads:
             run_checkpoint.save(self._checkpoint, at, self._trainer.state())
 
-    def _described(self, report: StepFigures, before: RunProgress, at: RunProgress) -> str:
+    def _described(self, report: StepFigures, recent: Sequence[RunProgress]) -> str:
+        first, last = recent[0], recent[len(recent) - 1]
         accuracy = " ".join(f"{share:.2f}" for share in report.accuracy)
-        pace = (at.seconds - before.seconds) / (at.step - before.step)
-        left = (self._schedule.steps - at.step) * pace
-        return f"loss {report.loss:.3f}, accuracy {accuracy}, {duration(left)} left"
+        text = f"loss {report.loss:.3f}, accuracy {accuracy}"
+        if first is last:  # one step alone, which took as long as its compilation
+            return text
+        pace = (last.seconds - first.seconds) / (last.step - first.step)
+        return f"{text}, {duration((self._schedule.steps - last.step) * pace)} left"
 
 
 def _listed(batch: Batch) -> str:
