@@ -1,6 +1,7 @@
 """The training loop: steps, evaluations, checkpoints, and an end that loses nothing."""
 
 import math
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -136,7 +137,7 @@ class Loop:
                     self._save(at)
                 if stopping and not done:
                     self._say(f"stopped after step {at.step} of {self._schedule.steps}, which is saved")
-                    return stop.signal
+                    return stop.signal or signal.SIGTERM  # another worker may have had the signal
         return None
 
     def _resume(self) -> RunProgress:

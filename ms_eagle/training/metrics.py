@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -105,8 +105,3 @@ def _append(path: Path, values: Sequence[float]) -> None:
 
 def _text(value: float) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else f"{value:.6g}"
-
-
-def last(rows: Sequence[Mapping[str, float]]) -> Mapping[str, float] | None:
-    """The last row, or None."""
-    return rows[len(rows) - 1] if rows else None

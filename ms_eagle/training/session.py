@@ -1,5 +1,6 @@
 """A whole training run, from its configuration to a published head."""
 
+import errno
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ms_eagle import files
+from ms_eagle.errors import UserError
 from ms_eagle.progress import Progress
 from ms_eagle.training import curves, export, preparation, run_folder
 from ms_eagle.training.batches import Batches
@@ -51,6 +53,13 @@ def train(
         features = preparation.open_features(config, sources, progress)
         start = preparation.open_start(config, sources, features)
         return _Run(config, sources, features, start, folder, workers, say).loop(progress).run()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"{error.filename or folder.directory}: {error.strerror}; the last checkpoint is untouched: "
+            "make room and run the same command again to continue."
+        ) from error
     finally:
         folder.close()
 

@@ -1,5 +1,6 @@
 """Whole runs over a tiny teacher: a head that learns its text by heart, and everything that is refused."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from ms_eagle.generation import GenerationOptions
 from ms_eagle.head_checkpoint import load_head
 from ms_eagle.progress import Progress
 from ms_eagle.sampling import SamplingParams
-from ms_eagle.training import run_checkpoint
+from ms_eagle.training import feature_cache, run_checkpoint
 from ms_eagle.training.config import load_training_config
 from ms_eagle.training.corpus import Row, build, write_corpus
 from ms_eagle.training.metrics import read
@@ -138,3 +139,13 @@ def test_what_does_not_belong_together_is_refused(toy, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             run(toy, f"output.directory={tmp_path / 'run'}", override)
+
+
+def test_a_full_disk_is_told_in_a_line(toy, tmp_path, monkeypatch):
+    def full(path, *figures):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(feature_cache, "write_conversations", full)
+    config = [f"output.directory={tmp_path / 'run'}", f"data.features={tmp_path / 'f'}"]
+    with pytest.raises(UserError, match="No space left on device; the last checkpoint is untouched"):
+        run(toy, *config)
