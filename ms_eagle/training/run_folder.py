@@ -52,6 +52,9 @@ class RunFolder:
             self._check(json_file.read_object(self._record), identity)
         else:
             json_file.write_object(self._record, identity)
+        for place in (self.directory, self.head):
+            for unfinished in place.glob(".*.tmp"):  # of a run that was killed while it wrote
+                unfinished.unlink()
 
     def _check(self, found: Mapping[str, object], wanted: Mapping[str, object]) -> None:
         for key in {**wanted, **found}:

@@ -155,6 +155,19 @@ def test_the_card_says_what_the_head_is(path):
         assert line in text, line
 
 
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path, path):
+    folder = RunFolder(tmp_path / "run")
+    folder.open(described(path))
+    folder.close()
+    folder.head.mkdir()
+    left = [folder.directory / ".checkpoint.npz.abc.tmp", folder.head / ".model.safetensors.x.tmp"]
+    for each in left:
+        each.write_bytes(b"half")
+    folder.open(described(path))
+    folder.close()
+    assert not any(each.exists() for each in left)
+
+
 def test_the_record_of_a_run_is_readable(tmp_path, path):
     folder = RunFolder(tmp_path / "run")
     folder.open(described(path))
