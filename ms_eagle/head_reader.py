@@ -121,7 +121,8 @@ class HeadReader:
             if ours != theirs:
                 raise UserError(
                     f"the head was trained for a teacher with {what} {ours}, this teacher has {theirs}: it "
-                    "is a head for another model."
+                    "is a head for another model; give drafter.source one for this teacher, or set "
+                    "drafter.kind=none."
                 )
 
     def _check_kind(self, hidden: int) -> None:

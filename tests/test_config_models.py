@@ -19,6 +19,7 @@ HERE = [
     "execution.device=CPU",
     "execution.kernels=eager",
     "execution.prefill_chunk=16",
+    "drafter.kind=none",
     "generation.max_new_tokens=3",
     "generation.ignore_eos=true",
 ]
