@@ -1,6 +1,7 @@
 """Two workers of msrun make the run of a single process."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ def test_two_workers(tmp_path):
         done = subprocess.run(
             [*command, *arguments, "--out", str(out)],
             cwd=tmp_path,
-            env=environment(),
+            env={**environment(), "PATH": f"{MSRUN.parent}:{os.environ['PATH']}"},  # msrun starts `python`
             capture_output=True,
             text=True,
             timeout=600,
