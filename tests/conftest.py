@@ -1,6 +1,7 @@
 """Graph mode on the CPU for the whole suite, and what its tests share."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,12 @@ import mindspore as ms  # noqa: E402 (reads what quiet has set)
 
 
 def pytest_configure() -> None:
-    """Every Cell under test is compiled for the CPU."""
+    """Every Cell under test is compiled for the CPU, and Ctrl-C reaches the processes that tests start.
+
+    A suite started in the background inherits an ignored SIGINT, and would hand it on.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")
 
