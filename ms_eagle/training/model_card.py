@@ -118,6 +118,7 @@ def _training(
             ("rows of a step", f"{how.rows} of {how.row_length} tokens"),
             ("positions learnt from", int(sum(row["positions"] for row in steps))),
             ("unrolled steps", f"{how.ttt_steps}, weights {how.step_decay:g}^i"),
+            *([("Muon", "for all matrices but the LM head")] if how.muon else []),
             ("AdamW", f"betas {how.beta1:g}, {how.beta2:g}; decay {how.weight_decay:g}; clip {how.clip:g}"),
             (
                 "learning rate",
