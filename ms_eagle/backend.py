@@ -19,7 +19,7 @@ attention kernel, ``NativeBackend`` (``native_backend``) from our own CPU kernel
     reads, the normed embedding beside the normed feature;
 ``children(vocabulary, norm, names, k)``
     a Cell ``hidden [B,R,E] -> tokens [B,R,k], log-probabilities [B,R,k]``, see ``Drafter.children``;
-``choice(vocab_size)``
+``choice()``
     a Cell with the methods ``sample`` and ``remember``, see ``choice.StockChoice``.
 """
 
@@ -117,7 +117,7 @@ class StockBackend:
         """See the module; ``norm``: of hidden states; ``names``: a token for each column, ``[V]`` int32."""
         return _StockChildren(vocabulary, norm, names, k)
 
-    def choice(self, vocab_size: int) -> nn.Cell:
+    def choice(self) -> nn.Cell:
         """See the module."""
         return StockChoice()
 

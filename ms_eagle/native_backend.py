@@ -87,7 +87,7 @@ class NativeBackend:
         """See ``backend``."""
         return native.Children(self.operators, vocabulary, norm, names, k)
 
-    def choice(self, vocab_size: int) -> nn.Cell:
+    def choice(self) -> nn.Cell:
         """See ``backend``."""
         return NativeChoice(self.operators)
 

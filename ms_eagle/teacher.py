@@ -50,7 +50,7 @@ class Teacher(nn.Cell):
             config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.dtype
         )
         self.rows = backend.rows(config.rope, positions, self.cache)
-        self.steps, self.choice = backend.steps(slots), backend.choice(config.vocab_size)
+        self.steps, self.choice = backend.steps(slots), backend.choice()
         self.blocks = nn.CellList(
             [
                 backend.layer(config, read, _names(f"model.layers.{i}."), self.cache, i, normed=True)

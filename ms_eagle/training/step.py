@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import mindspore as ms
 import numpy as np
@@ -11,26 +10,10 @@ from mindspore import Parameter, Tensor, nn, ops
 from ms_eagle.errors import UserError
 from ms_eagle.head_config import HeadConfig
 from ms_eagle.layers import parameter
+from ms_eagle.training.batches import Batch
 from ms_eagle.training.objective import Chain, Objective
 from ms_eagle.training.optimizer import Optimizer
 from ms_eagle.training.unroll import Unroll
-
-
-class Batch(Protocol):
-    """Packed conversations with the teacher's hidden states; ``training.batches`` makes them.
-
-    Attributes:
-        tokens, segments, positions: int32 ``[B, T]``; segment 0 is padding.
-        answer: bool ``[B, T]``: the teacher produced this token.
-        taps: float16 ``[B, T, F]``; final: float16 ``[B, T, E]``, what the teacher's LM head multiplies.
-    """
-
-    tokens: np.ndarray
-    segments: np.ndarray
-    positions: np.ndarray
-    answer: np.ndarray
-    taps: np.ndarray
-    final: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from mindspore import Tensor, nn
 from ms_eagle.backend import StockBackend
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model, load_teacher
-from ms_eagle.masks import chunk_rows
 from ms_eagle.native_backend import NativeBackend
 from ms_eagle.progress import Progress
 from ms_eagle.teacher import Teacher
@@ -38,7 +37,6 @@ class FeatureReader(nn.Cell):
     def __init__(self, teacher: Teacher) -> None:
         super().__init__()
         self.teacher = teacher
-        self.slots = teacher.cache.shape[2]
 
     def construct(self, tokens: Tensor, start: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Read a chunk.
@@ -51,8 +49,7 @@ class FeatureReader(nn.Cell):
         Returns:
             taps ``[B, C, F]`` and final states ``[B, C, E]``; rows beyond ``count`` mean nothing.
         """
-        positions, slots, mask = chunk_rows(start, count, tokens.shape[1], self.slots)
-        hidden, taps = self.teacher(tokens, positions, slots, mask)
+        hidden, taps = self.teacher(tokens, *self.teacher.steps.chunk_rows(tokens, start, count))
         return taps, hidden
 
 

@@ -1,6 +1,6 @@
 """The training step: what is paired with what, the unrolled drafter, its loss, gradients and resumption."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import reference_head
 from ms_eagle.errors import UserError
 from ms_eagle.head_config import HeadConfig
 from ms_eagle.rope import RopeConfig
+from ms_eagle.training.batches import Batch
 from ms_eagle.training.initial import teacher_start
 from ms_eagle.training.step import HeadTrainer, StepOptions, arrange, draft_ids
 
@@ -36,16 +37,6 @@ VARIANTS = {
 MUON = ("two layers",)
 
 
-@dataclass(frozen=True)
-class Packed:
-    tokens: np.ndarray
-    segments: np.ndarray
-    positions: np.ndarray
-    answer: np.ndarray
-    taps: np.ndarray
-    final: np.ndarray
-
-
 def packed(config, segments, answer, seed=0):
     """Random content for packed rows; ``segments`` and ``answer`` are ``[B, T]``."""
     rng = np.random.default_rng(seed)
@@ -55,13 +46,14 @@ def packed(config, segments, answer, seed=0):
         for at in range(1, len(own)):
             positions[row, at] = positions[row, at - 1] + 1 if own[at] == own[at - 1] else 0
     shape, width = segments.shape, config.target_hidden_size
-    return Packed(
+    return Batch(
         rng.integers(0, VOCABULARY, shape).astype(np.int32),
         segments,
         positions,
         answer,
         rng.standard_normal((*shape, config.num_taps * width)).astype(np.float16),
         rng.standard_normal((*shape, width)).astype(np.float16),
+        conversations=(),
     )
 
 
