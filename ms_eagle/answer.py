@@ -30,7 +30,8 @@ class Answer:
         self.text = ""
         self.finish_reason: str | None = None
         self.first_token_at: float | None = None
-        self._eos = frozenset() if options.ignore_eos else frozenset(tokenizer.eos_ids)
+        ends = tokenizer.eos_ids if options.eos_ids is None else options.eos_ids
+        self._eos = frozenset() if options.ignore_eos else frozenset(ends)
         self._stream = TextStream(tokenizer, options.stop)
         self._limit = limit
         self._show = show

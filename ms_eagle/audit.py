@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from ms_eagle.cycle import TeacherCycle
 from ms_eagle.engine import COUNT, TOKENS
 from ms_eagle.invariants import InvariantError
 from ms_eagle.prefill import windows
 from ms_eagle.reference import ReferenceGraphs
-from ms_eagle.teacher import Teacher
+from ms_eagle.row_logits import RowLogits
 
 # A choice between two logits closer than this share of the larger may fall differently where kernels round
 # differently for one row and for many.
@@ -53,21 +53,6 @@ class Findings:
     ties: list[list[Tie]]
 
 
-class _Logits(nn.Cell):
-    """The teacher's logits after one token of each sequence, whose KV it writes once more."""
-
-    def __init__(self, teacher: Teacher) -> None:
-        super().__init__()
-        self.teacher = teacher
-
-    def construct(self, root: Tensor, n: Tensor, count: Tensor) -> Tensor:
-        """``[B]``, ``[B]``, ``[B]`` (0 leaves a sequence alone) ``-> [B, V]`` float32."""
-        batch = root.shape[0]
-        tokens = root.reshape(batch, 1)
-        hidden, _ = self.teacher(tokens, *self.teacher.steps.chunk_rows(tokens, n, count))
-        return self.teacher.logits(hidden).reshape(batch, self.teacher.vocab_size)
-
-
 def read_fresh(graphs: ReferenceGraphs, sequences: Sequence[Sequence[int]], n: np.ndarray) -> Tensor:
     """Fill the caches with the first ``n`` tokens of every sequence, from nothing; the drafter's state."""
     state = graphs.initial_state()
@@ -83,7 +68,7 @@ class Audit:
         self._graphs = graphs
         performance = graphs.performance
         self._alone = {greedy: TeacherCycle(performance.cycle(greedy).verifier) for greedy in (True, False)}
-        self._logits = _Logits(graphs.teacher)
+        self._logits = RowLogits(graphs.teacher)
 
     def check(
         self,
@@ -93,6 +78,7 @@ class Audit:
         *,
         greedy: bool,
         controls: tuple[Tensor, Tensor],
+        seen: Sequence[Sequence[int]] | None = None,
     ) -> Findings:
         """Compare with a fresh run.
 
@@ -102,6 +88,7 @@ class Audit:
             n: ``[B]`` integers, the committed lengths.
             greedy: which cycle made them.
             controls: sampling numbers and uniforms that it was given.
+            seen: what the repetition penalty took for seen at the start; None: the prompts.
 
         Raises:
             InvariantError: ``cache.equal`` or ``output.equal``.
@@ -112,6 +99,7 @@ class Audit:
                 watch.name: watch.check_equal(image, n)
                 for watch, image in zip(self._graphs.watches, images, strict=True)
             }
+            self._graphs.performance.start_request(prompts if seen is None else seen)
             ties = self._say_again(prompts, sequences, n, greedy, controls)
         return Findings(differences, ties)
 
@@ -134,7 +122,6 @@ class Audit:
         controls: tuple[Tensor, Tensor],
     ) -> list[list[Tie]]:
         """Let the teacher alone choose every emitted token again, given those before it."""
-        self._graphs.performance.start_request(prompts)
         cycle, state = self._alone[greedy], self._graphs.initial_state()
         ties: list[list[Tie]] = [[] for _ in sequences]
         at = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
@@ -160,7 +147,8 @@ class Audit:
         token: int,
         greedy: bool,
     ) -> Tie:
-        logits = self._logits(Tensor(root), Tensor(place), Tensor(active.astype(np.int32))).asnumpy()[row]
+        alone = self._logits(Tensor(root[:, None]), Tensor(place), Tensor(active.astype(np.int32)))
+        logits = alone.asnumpy()[row, 0]
         margin = float(logits[token] - logits[emitted]) / max(1e-6, float(abs(logits[token])))
         position = int(place[row]) + 1
         if not greedy or not abs(margin) <= NEAR_TIE:

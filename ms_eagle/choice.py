@@ -23,6 +23,7 @@ from ms_eagle.fixed_point import (
     weight_within,
     weights,
 )
+from ms_eagle.sampling import OPTIONS
 
 _LARGEST_FINITE = 3.4028234663852886e38
 _ONE = 1 << UNIT_BITS
@@ -43,11 +44,12 @@ class StockChoice(nn.Cell):
         """Choose the token that follows each row.
 
         # logits float32 [B, N, V], seen bool [B, V], paths int32 [B, D+1, N] (tokens of each row and its
-        # ancestors), positions int32 [B, N], params float32 [B, 5], uniforms float32 [B, P]
+        # ancestors), positions int32 [B, N], params float32 [B, 15], uniforms float32 [B, P]
         # -> choices int32 [B, N], bool [B] (`any_not_finite`)
         """
         drawn = ops.gather_d(uniforms, 1, positions + 1)
-        return choose_sampled(logits, seen_rows(seen, paths), params, drawn), any_not_finite(logits)
+        going_on = without_ends(logits, positions, params)
+        return choose_sampled(going_on, seen_rows(seen, paths), params, drawn), any_not_finite(logits)
 
     def remember(self, seen: Parameter, tokens: Tensor, count: Tensor) -> Tensor:
         """Add the first ``count`` tokens to ``seen``, which is written; hand the tokens back.
@@ -71,6 +73,20 @@ def penalise(logits: Tensor, penalty: Tensor, seen: Tensor) -> Tensor:
     factor = mark * penalty.reshape(penalty.shape[0], 1, 1) + (1.0 - mark)
     # One of the two terms is zero: the arithmetic form of a select, and several times faster.
     return ops.maximum(logits, 0.0) / factor + ops.minimum(logits, 0.0) * factor
+
+
+def without_ends(logits: Tensor, positions: Tensor, params: Tensor) -> Tensor:
+    """Logits with -inf for the tokens that end a sequence, in rows where it is shorter than `min_length`.
+
+    # logits float32 [B, N, V], positions int32 [B, N], params float32 [B, 15] -> [B, N, V]
+    """
+    rows, _, vocabulary = logits.shape
+    ends = params[:, len(OPTIONS) :].astype(ms.int32)
+    ends = _row_hits(ends, ops.ones_like(ends), vocabulary).reshape(rows, 1, vocabulary)
+    length = (positions + 1).astype(ms.float32)
+    early = (length < params[:, OPTIONS.index("min_length")].reshape(rows, 1)).astype(ms.int32)
+    banned = ends * early.reshape(rows, -1, 1) > 0
+    return ops.select(banned, ops.full_like(logits, -float("inf")), logits)
 
 
 def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,10 +116,11 @@ def choose_greedy(logits: Tensor, penalty: Tensor | None = None, seen: Tensor | 
 def choose_sampled(logits: Tensor, seen: Tensor | None, params: Tensor, uniforms: Tensor) -> Tensor:
     """One seeded draw per row: inverse CDF over the filtered tokens, best first, ties by index.
 
-    # logits float32 [B, N, V], seen bool [B, N, V] or None (no penalty), params float32 [B, 5],
+    # logits float32 [B, N, V], seen bool [B, N, V] or None (no penalty), params float32 [B, 15],
     # uniforms float32 [B, N] in [0, 1) -> int32 [B, N]
 
-    Order: repetition penalty, temperature, top_k, top_p (the token that crosses is kept), min_p. Ties at a
+    Order: repetition penalty, temperature, top_k, top_p (the token that crosses is kept, unless the request
+    says otherwise), min_p. Ties at a
     cut keep the lowest indices. A row of temperature 0 gives the argmax after the penalty. A token that a
     filter removed is never returned, nor one more than 27.7 nats (a factor 2**-40) below the best. Rows
     without a usable distribution (see `any_not_finite`) give some index in range.
@@ -128,13 +145,16 @@ def choose_sampled(logits: Tensor, seen: Tensor | None, params: Tensor, uniforms
 
 def _kept_weight(score: Tensor, weight: Tensor, coarse_weight: Tensor, params: Tensor) -> Tensor:
     # Every filter keeps a best-first prefix, so together they keep the lightest of their prefixes.
-    # score, weight [B, N, V], coarse_weight [B, N, K], params [B, 5] -> int64 [B, N, 1]
+    # score, weight [B, N, V], coarse_weight [B, N, K], params [B, 15] -> int64 [B, N, 1]
     rows, count, vocabulary = score.shape
     top_k = ops.minimum(params[:, 1], float(vocabulary)).astype(ms.int32).reshape(rows, 1, 1)
     kept = prefix_of_count(score, weight, ops.broadcast_to(top_k, (rows, count, 1)))
     top_p = ops.maximum((params[:, 2] * float(_ONE)).astype(ms.int64), 1).reshape(rows, 1, 1)
     target = ops.maximum(times_fraction(kept, top_p), 1)
-    _, _, nucleus = prefix_of_weight(score, weight, coarse_weight, target)
+    last, _, nucleus = prefix_of_weight(score, weight, coarse_weight, target)
+    crossing = weights(last)
+    dropped = (nucleus > crossing).astype(ms.int64) * (params[:, 5] == 0).astype(ms.int64).reshape(rows, 1, 1)
+    nucleus = nucleus - crossing * dropped  # the best token stays, whatever it crosses
     nats = ops.minimum(params[:, 3] * float(1 << SCORE_BITS), float(MAX_SCORE)).astype(ms.int32)
     return ops.minimum(nucleus, weight_within(score, weight, nats.reshape(rows, 1, 1)))
 

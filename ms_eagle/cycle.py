@@ -6,7 +6,7 @@ Both Cells here are called alike (see ``engine``):
 root    ``[B]`` int32    the last emitted token, whose KV is not in the cache yet
 n       ``[B]`` int32    the committed length
 active  ``[B]`` bool     a sequence that is not active changes the trash slots only
-params  ``[B, 5]``       see ``sampling.params_tensor``
+params  ``[B, 15]``      see ``sampling.params_tensor``
 uniforms ``[B, P]``      the uniform of every absolute position
 state   ``[B, ...]``     the drafter's
 ======= ================ =====================================================================

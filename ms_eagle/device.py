@@ -22,7 +22,7 @@ def start(device: str, threads: int | None) -> str:
         threads: CPU threads an operator may use; None takes the cores that the process may use.
 
     Raises:
-        UserError: an Ascend device is asked for and there is none.
+        UserError: an Ascend device is asked for and there is none, or the process computes on another device.
     """
     if device != "CPU":
         found = ms.hal.is_available("Ascend")
@@ -32,7 +32,15 @@ def start(device: str, threads: int | None) -> str:
                 "execution.device=CPU with model.dtype=float32, or check the driver and CANN (npu-smi info)."
             )
         device = "Ascend" if found else "CPU"
-    ms.set_device(device)
+    before = ms.get_context("device_target")
+    try:
+        ms.set_device(device)
+    except RuntimeError as error:  # too late to choose, as where MindFormers has set a device of several
+        if before != device:
+            raise UserError(
+                f"execution.device is {device}, but this process computes on {before} already: set "
+                f"execution.device={before}, or load the model first."
+            ) from error
     ms.set_context(mode=ms.GRAPH_MODE)
     if device == "CPU":
         # MindSpore takes this number once in a process: a second engine computes with the first one's.

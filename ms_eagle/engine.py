@@ -34,6 +34,7 @@ from ms_eagle.tokenizer import Tokenizer
 from ms_eagle.uniform import uniform_table
 
 OnText = Callable[[int, str], None]
+OnTokens = Callable[[list[list[int]]], None]
 COUNT, FAULT, TOKENS = 0, 1, 2  # columns of a cycle's report
 
 
@@ -128,6 +129,7 @@ class Engine:
         options: GenerationOptions | Sequence[GenerationOptions],
         on_text: OnText | None = None,
         *,
+        on_tokens: OnTokens | None = None,
         reuse_prefix: bool = False,
         names: Sequence[TurnName] | None = None,
     ) -> list[Completion]:
@@ -137,6 +139,7 @@ class Engine:
             prompts: token ids, at least one each.
             options: the same for all of them, or one for each.
             on_text: called with the index of a prompt and a new piece of its answer.
+            on_tokens: called after every cycle with the new tokens of each prompt, none where there are none.
             reuse_prefix: keep what the caches already hold of a prompt's beginning (multi-turn chat).
             names: what the prompts are called in a trace.
 
@@ -153,8 +156,9 @@ class Engine:
         for first in range(0, len(prompts), self.graphs.batch):
             group = slice(first, first + self.graphs.batch)
             shown = None if on_text is None else _shifted(first, on_text)
+            heard = None if on_tokens is None else _padded(first, len(prompts), on_tokens)
             with self._watched():
-                completions += self._generate_group(prompts[group], each[group], shown, reuse_prefix)
+                completions += self._generate_group(prompts[group], each[group], shown, heard, reuse_prefix)
             if completions[len(completions) - 1].finish_reason == "interrupted":
                 break
         return completions
@@ -196,6 +200,7 @@ class Engine:
         prompts: Sequence[Sequence[int]],
         options: Sequence[GenerationOptions],
         on_text: OnText | None,
+        on_tokens: OnTokens | None,
         reuse_prefix: bool,
     ) -> list[Completion]:
         run, observer = _Run(self, prompts, options, on_text), self.graphs.observer
@@ -206,7 +211,11 @@ class Engine:
             try:
                 run.read_prompts(reuse_prefix)
                 while run.active.any():
+                    told = [len(answer.token_ids) for answer in run.answers]
                     run.cycle()
+                    if on_tokens is not None:
+                        news = zip(run.answers, told, strict=True)
+                        on_tokens([answer.token_ids[count:] for answer, count in news])
             except KeyboardInterrupt:
                 run.interrupt()
         completions = run.completions()
@@ -215,7 +224,7 @@ class Engine:
         return completions
 
     def _controls(self, options: Sequence[GenerationOptions]) -> tuple[Tensor, Tensor]:
-        """Sampling numbers ``[B, 5]`` and the uniform of every position ``[B, P]``, on the device.
+        """Sampling numbers ``[B, 15]`` and the uniform of every position ``[B, P]``, on the device.
 
         Sequences beyond ``options`` are idle: anything valid will do for them.
         """
@@ -239,6 +248,7 @@ class _Run:
         idle = graphs.batch - len(prompts)
         self._prompts = [list(prompt) for prompt in prompts]
         self._sequences = [*(list(prompt) for prompt in prompts), *([0] for _ in range(idle))]
+        self._penalised = [*(each.sampling.penalised for each in options), *([] for _ in range(idle))]
         self.answers = [
             Answer(
                 engine.tokenizer,
@@ -268,7 +278,8 @@ class _Run:
                 at[row] = max(0, min(common_prefix(cached, self._sequences[row]), self._n[row]) - 1)
             engine._cached[row] = cached[: at[row]]
         self._reused = at.copy()
-        graphs.start_request(self._sequences)
+        penalised = [[*s, *p] for s, p in zip(self._sequences, self._penalised, strict=True)]
+        graphs.start_request(penalised)
         end = np.where(self.active, self._n, at)
         for window, start, count in windows(self._sequences, at, end, graphs.chunk):
             self._state = graphs.prefill()(Tensor(window), Tensor(start), Tensor(count), self._state)
@@ -350,12 +361,22 @@ class _Run:
 
 def _plain(options: Sequence[GenerationOptions]) -> bool:
     """Whether the graph without sampling will do for all: argmax of the logits as they are."""
-    return all(each.sampling.greedy and each.sampling.repetition_penalty == 1.0 for each in options)
+    return all(each.sampling.plain for each in options)
 
 
 def _shifted(first: int, on_text: OnText) -> OnText:
     """``on_text`` for a group that begins at prompt ``first``."""
     return lambda index, piece: on_text(first + index, piece)
+
+
+def _padded(first: int, total: int, on_tokens: OnTokens) -> OnTokens:
+    """``on_tokens`` for a group that begins at prompt ``first`` of ``total``: the others have no news."""
+
+    def told(news: list[list[int]]) -> None:
+        rest = total - first - len(news)
+        on_tokens([*([] for _ in range(first)), *news, *([] for _ in range(rest))])
+
+    return told
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -15,6 +15,7 @@ class GenerationOptions:
         sampling: how a token is chosen.
         stop: strings that end the answer; the answer is cut before the first of them.
         ignore_eos: go on after an end-of-sequence token.
+        eos_ids: tokens that end the sequence; None takes the model's own.
 
     Raises:
         UserError: a negative ``max_new_tokens`` or an empty stop string.
@@ -24,6 +25,7 @@ class GenerationOptions:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    eos_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 0:

@@ -127,12 +127,14 @@ class Recorder:
     def _check(self, sequences: Sequence[Sequence[int]], n: np.ndarray) -> Findings:
         idle = self._graphs.batch - len(self._prompts)
         began = [bool(emitted) for emitted in self._emitted] + [False] * idle
-        greedy = self._cycle is self._graphs.cycle(True)
+        prompts = [*self._prompts, *([0] for _ in range(idle))]
+        penalised = [*(each.sampling.penalised for each in self._options), *([] for _ in range(idle))]
         return self._audit.check(
-            [*self._prompts, *([0] for _ in range(idle))],
+            prompts,
             sequences,
             np.where(began, n, 0).astype(np.int32),
-            greedy=greedy,
+            seen=[[*prompt, *others] for prompt, others in zip(prompts, penalised, strict=True)],
+            greedy=self._cycle is self._graphs.cycle(True),
             controls=self._cycle.controls,
         )
 

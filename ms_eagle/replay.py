@@ -130,9 +130,9 @@ def _turn_of(trace: Trace, record: Record) -> Turn:
 
 
 def _options(values: Record) -> GenerationOptions:
-    return GenerationOptions(
-        **{**values, "sampling": SamplingParams(**values["sampling"]), "stop": tuple(values["stop"])}
-    )
+    ends = values.get("eos_ids")  # absent from older traces
+    own = {"sampling": SamplingParams(**values["sampling"]), "stop": tuple(values["stop"])}
+    return GenerationOptions(**{**values, **own, "eos_ids": None if ends is None else tuple(ends)})
 
 
 def _answers(engine: Engine, requests: list[Request]) -> list[Replayed]:
@@ -161,10 +161,11 @@ def _cycle(graphs: ReferenceGraphs, requests: list[Request]) -> dict[str, np.nda
     active = np.isin(np.arange(graphs.batch), [request.row for request in requests])
     n = np.array([len(sequence) - 1 for sequence in sequences], np.int32)
     roots = np.array([sequence[len(sequence) - 1] for sequence in sequences], np.int32)
-    graphs.start_request(sequences)
+    penalised = [list(sampling.penalised) for sampling in samplings]
+    graphs.start_request([[*s, *p] for s, p in zip(sequences, penalised, strict=True)])
     state = read_fresh(graphs, sequences, n)
     tables = np.stack([uniform_table(sampling.seed, graphs.positions) for sampling in samplings])
-    greedy = all(sampling.greedy and sampling.repetition_penalty == 1.0 for sampling in samplings)
+    greedy = all(sampling.plain for sampling in samplings)
     cycle = graphs.cycle(greedy)
     controls = Tensor(params_tensor(samplings)), Tensor(tables)
     cycle(Tensor(roots), Tensor(n), Tensor(active), *controls, state)

@@ -15,7 +15,7 @@ from mindspore import Parameter, Tensor, ops
 from ms_eagle import head_taps
 from ms_eagle.architecture import DecoderConfig
 from ms_eagle.drafter import Drafter
-from ms_eagle.engine import Engine, OnText
+from ms_eagle.engine import Engine, OnText, OnTokens
 from ms_eagle.errors import UserError
 from ms_eagle.generation import Completion, GenerationOptions
 from ms_eagle.graphs import EagleGraphs, TeacherGraphs
@@ -136,6 +136,7 @@ class SyntheticEngine(Engine):
         prompts: Sequence[Sequence[int]],
         options: Sequence[GenerationOptions],
         on_text: OnText | None,
+        on_tokens: OnTokens | None,
         reuse_prefix: bool,
     ) -> list[Completion]:
         rehearsal = self._teacher.generate(prompts, options)
@@ -145,7 +146,7 @@ class SyntheticEngine(Engine):
         self.graphs.proposer.follow(scripts)
         # The rehearsal went through the same caches: nothing in them is this engine's.
         self._cached = [[] for _ in self._cached]
-        return super()._generate_group(prompts, options, on_text, reuse_prefix)
+        return super()._generate_group(prompts, options, on_text, on_tokens, reuse_prefix)
 
     def _unsaid(self, rehearsed: Completion) -> Completion:
         """The empty answer where Ctrl-C ended the rehearsal: nothing was drafted or shown."""

@@ -55,7 +55,7 @@ class SampledChoice(nn.Cell):
             hidden: ``[B, N, E]``, the teacher's.
             paths: ``[B, D+1, N]`` int32: the tokens of each row and its ancestors, which count as seen.
             positions: ``[B, N]`` int32, the rows' absolute positions.
-            params: ``[B, 5]`` float32, see ``sampling.params_tensor``.
+            params: ``[B, 15]`` float32, see ``sampling.params_tensor``.
             uniforms: ``[B, P]`` float32, the uniform of every absolute position.
 
         Returns:

@@ -28,7 +28,8 @@ def kept(logits, params: SamplingParams):
         mass = np.exp(scaled[order] - scaled[order[0]])
         probability = mass / mass.sum()
         preceding = np.cumsum(probability) - probability
-        order = order[(preceding < params.top_p) | (np.arange(len(order)) == 0)]
+        reached = preceding if params.keep_crossing else np.cumsum(probability)
+        order = order[(reached < params.top_p) | (np.arange(len(order)) == 0)]
     return order[np.exp(scaled[order] - scaled[order[0]]) >= params.min_p]
 
 
@@ -72,6 +73,8 @@ def choose_fixed(logits, seen, params: SamplingParams, uniform):
     while preceding < target:
         preceding += weights[nucleus]
         nucleus += 1
+    if not params.keep_crossing and params.top_p < 1 and preceding > weights[nucleus - 1]:
+        nucleus -= 1
     if params.min_p > 0:
         limit = int(min(np.float32(-np.log(params.min_p)) * np.float32(2**22), np.float32(2**27 - 8)))
         nucleus = min(nucleus, int(np.sum(scores <= limit)))

@@ -79,6 +79,9 @@ PARAMS = st.builds(
     top_p=st.one_of(st.just(1.0), st.floats(0.01, 1)),
     min_p=st.one_of(st.just(0.0), st.floats(0, 1)),
     repetition_penalty=st.one_of(st.just(1.0), st.floats(0.5, 2)),
+    keep_crossing=st.booleans(),
+    min_length=st.integers(0, 4),
+    end_ids=st.lists(st.integers(0, V - 1), max_size=2),
 )
 
 
@@ -121,6 +124,7 @@ def grid_counts(run, logits, params):
         SamplingParams(temperature=2.5),
         SamplingParams(temperature=1.0, top_k=5),
         SamplingParams(temperature=1.3, top_p=0.77),
+        SamplingParams(temperature=1.3, top_p=0.77, keep_crossing=False),
         SamplingParams(temperature=1.0, min_p=0.2),
         SamplingParams(temperature=1.3, top_k=9, top_p=0.95, min_p=0.04),
     ],

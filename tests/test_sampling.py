@@ -70,18 +70,21 @@ def test_params_tensor_packs_one_row_per_request():
         [
             SamplingParams(),
             SamplingParams(temperature=0.5, top_k=40, top_p=0.9, min_p=0.05, repetition_penalty=1.2, seed=9),
-            SamplingParams(temperature=1e-40, top_k=10**12, min_p=1.0),
+            SamplingParams(temperature=1e-40, top_k=10**12, min_p=1.0, min_length=9),
+            SamplingParams(temperature=1, top_p=0.9, keep_crossing=False, min_length=9, end_ids=(7, 3)),
         ]
     )
     assert table.dtype == np.float32
-    assert PARAMS == ("temperature", "top_k", "top_p", "min_p_nats", "repetition_penalty")
+    assert PARAMS[:5] == ("temperature", "top_k", "top_p", "min_p_nats", "repetition_penalty")
+    assert PARAMS[5:] == ("keep_crossing", "min_length", *(f"end_{i}" for i in range(8)))
     expected = [
-        [0, NO_TOP_K, 1, NO_MIN_P, 1],
-        [0.5, 40, 0.9, -math.log(0.05), 1.2],
-        [1e-20, NO_TOP_K, 1, 0, 1],
+        [0, NO_TOP_K, 1, NO_MIN_P, 1, 1, 0, *[0] * 8],
+        [0.5, 40, 0.9, -math.log(0.05), 1.2, 1, 0, *[0] * 8],
+        [1e-20, NO_TOP_K, 1, 0, 1, 1, 0, *[0] * 8],
+        [1, NO_TOP_K, 0.9, NO_MIN_P, 1, 0, 9, 7, *[3] * 7],
     ]
     np.testing.assert_array_equal(table, np.array(expected, dtype=np.float32))
-    assert params_tensor([]).shape == (0, 5)
+    assert params_tensor([]).shape == (0, 15)
 
 
 def test_a_temperature_above_zero_stays_above_zero_on_the_device():

@@ -1,5 +1,6 @@
 // The ops that choose tokens by sampling and remember them.
 
+#include <cstring>
 #include <memory>
 
 #include "ops.h"
@@ -7,7 +8,7 @@
 
 using namespace ms_eagle;
 
-// logits [B,N,V], seen bool [B,V], paths int32 [B,L,N], positions int32 [B,N], params [B,5] (sampling.py), uniforms
+// logits [B,N,V], seen bool [B,V], paths int32 [B,L,N], positions int32 [B,N], params [B,15] (sampling.py), uniforms
 // [B,P], decay [2^14] -> choices int32 [B,N], and whether a row of the request defines no choice, bool [B]. A row has
 // seen the request's tokens and those of its own path; its uniform is that of the position after it.
 MS_EAGLE_OP(SampleRows) {
@@ -19,7 +20,7 @@ MS_EAGLE_OP(SampleRows) {
     const bool* seen = args.bools(1, "seen", {batch, size});
     const int32_t* paths = args.ints(2, "paths", {batch, levels, rows});
     const int32_t* positions = args.ints(3, "positions", {batch, rows});
-    const float* params = args.floats(4, "params", {batch, 5});
+    const float* params = args.floats(4, "params", {batch, kParams});
     const float* uniforms = args.floats(5, "uniforms", {batch, places});
     const float* decay = args.floats(6, "decay", {kBins});
     int32_t* choices = args.ints(7, "choices", {batch, rows});
@@ -29,14 +30,15 @@ MS_EAGLE_OP(SampleRows) {
     const Index total = batch * rows, workers = std::min<Index>(total, threads());
     std::vector<std::unique_ptr<RowSpace>> spaces;
     for (Index i = 0; i < workers; ++i) spaces.push_back(std::make_unique<RowSpace>(size));
+    std::vector<Sampling> options(static_cast<size_t>(batch));
+    std::memcpy(options.data(), params, static_cast<size_t>(batch) * sizeof(Sampling));
     std::unique_ptr<bool[]> broken(new bool[static_cast<size_t>(total)]);
     parallel(workers, [&](Index worker) {
       for (Index row = worker; row < total; row += workers) {
         const Index b = row / rows, r = row % rows;
-        const float* option = params + b * 5;
         choices[row] = choose_row(logits + row * size, size, seen + b * size, paths + b * levels * rows + r, levels,
-                                  rows, Sampling{option[0], option[1], option[2], option[3], option[4]},
-                                  uniforms[b * places + positions[row] + 1], decay, *spaces[worker], &broken[row]);
+                                  rows, positions[row] + 1, options[b], uniforms[b * places + positions[row] + 1],
+                                  decay, *spaces[worker], &broken[row]);
       }
     });
     std::fill(faults, faults + batch, false);

@@ -65,6 +65,12 @@ class Scored {
 
   int64_t total() const { return sum_before(kBins); }
 
+  int64_t weight_of(int32_t score) const {
+    const float step = (1.0f + 0.5f * kBinNats) -
+                       static_cast<float>(score & (kWithin - 1)) * (1.0f / (1 << kScoreBits));
+    return static_cast<int64_t>(decay_[score >> kWithinBits] * step);
+  }
+
   // Weight of the best `count` tokens, ties by index; count in 1..vocabulary.
   int64_t weight_of_best(int64_t count) {
     Index bin = 0;
@@ -117,12 +123,6 @@ class Scored {
  private:
   static int32_t score_at(Index bin, Index low) { return static_cast<int32_t>(bin * kWithin + low); }
 
-  int64_t weight_of(int32_t score) const {
-    const float step = (1.0f + 0.5f * kBinNats) -
-                       static_cast<float>(score & (kWithin - 1)) * (1.0f / (1 << kScoreBits));
-    return static_cast<int64_t>(decay_[score >> kWithinBits] * step);
-  }
-
   int64_t sum_before(Index bin) const {
     int64_t sum = 0;
     for (Index i = 0; i < bin; ++i) sum += space_.weights[i];
@@ -163,8 +163,8 @@ int64_t bounded(float value, int64_t low, int64_t high) {
 }  // namespace
 
 int32_t choose_row(const float* logits, Index vocabulary, const bool* seen, const int32_t* own, Index count,
-                   Index own_stride, const Sampling& sampling, float uniform, const float* decay, RowSpace& space,
-                   bool* broken) {
+                   Index own_stride, int32_t length, const Sampling& sampling, float uniform, const float* decay,
+                   RowSpace& space, bool* broken) {
   constexpr float kLargest = std::numeric_limits<float>::max();
   int32_t bad = 0, alive = 0;
   for (Index i = 0; i < vocabulary; ++i) {
@@ -181,6 +181,13 @@ int32_t choose_row(const float* logits, Index vocabulary, const bool* seen, cons
     }
     logits = space.logits.data();
   }
+  if (static_cast<float>(length) < sampling.min_length) {
+    if (logits != space.logits.data()) std::copy(logits, logits + vocabulary, space.logits.begin());
+    for (const float end : sampling.ends)
+      space.logits[std::clamp<Index>(static_cast<Index>(end), 0, vocabulary - 1)] =
+          -std::numeric_limits<float>::infinity();
+    logits = space.logits.data();
+  }
   const Index greedy = best_of(logits, vocabulary);
   if (!(sampling.temperature > 0.0f)) return static_cast<int32_t>(greedy);
   const int64_t top_k = bounded(sampling.top_k, 1, vocabulary);
@@ -190,7 +197,12 @@ int32_t choose_row(const float* logits, Index vocabulary, const bool* seen, cons
   Scored scored(logits, vocabulary, logits[greedy], sampling.temperature, decay, space, top_k < vocabulary);
   // Every filter keeps a best-first prefix, so together they keep the lightest of their prefixes.
   int64_t mass = top_k < vocabulary ? scored.weight_of_best(top_k) : scored.total();
-  if (top_p < one) mass = scored.reach(std::max<int64_t>(1, times_fraction(mass, top_p))).weight;
+  if (top_p < one) {
+    const auto nucleus = scored.reach(std::max<int64_t>(1, times_fraction(mass, top_p)));
+    const int64_t crossing = scored.weight_of(nucleus.score);
+    mass = nucleus.weight;
+    if (sampling.keep_crossing == 0.0f && mass > crossing) mass -= crossing;  // the best token stays
+  }
   if (nats < kMostScore) mass = std::min(mass, scored.weight_within(nats));
   const int64_t draw = bounded(uniform * static_cast<float>(one), 0, one - 1);
   const auto end = scored.reach(times_fraction(mass, draw) + 1);

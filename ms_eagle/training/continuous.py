@@ -123,7 +123,7 @@ class ContinuousBatch:
         return changed
 
     def _controls(self, slots: Sequence[_Slot | None]) -> tuple[Tensor, Tensor]:
-        """Sampling numbers ``[B, 5]`` and uniforms ``[B, P]`` of the rows; idle ones get any."""
+        """Sampling numbers ``[B, 15]`` and uniforms ``[B, P]`` of the rows; idle ones get any."""
         idle = SamplingParams()
         samplings = [idle if slot is None else slot.request.options.sampling for slot in slots]
         tables = np.stack([uniform_table(each.seed, self._graphs.positions) for each in samplings])

@@ -1,0 +1,276 @@
+"""``EagleForCausalLM``: a MindFormers model whose ``generate()`` is ms_eagle's engine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from mindformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    LogitsProcessorList,
+    MindFormerModuleType,
+    MindFormerRegister,
+    PreTrainedModel,
+)
+from mindformers.generation.streamers import BaseStreamer
+from mindformers.generation.utils import GenerateOutput
+
+from ms_eagle.engine import Engine
+from ms_eagle.errors import UserError
+from ms_eagle.generation import Completion
+from ms_eagle.loading import load_engine
+from ms_eagle.mindformers import saving
+from ms_eagle.mindformers.config import EagleConfig
+from ms_eagle.mindformers.options import merged, row_options, valid_lengths
+from ms_eagle.mindformers.scores import StepLogits, on_numpy, scores
+
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+@MindFormerRegister.register(MindFormerModuleType.MODELS, legacy=True)
+@MindFormerRegister.register(MindFormerModuleType.MODELS, legacy=False)
+class EagleForCausalLM(PreTrainedModel):
+    """A teacher and a drafter behind MindFormers' interfaces: pipelines, streamers, chat, Trainer.predict.
+
+    The Cell has no parameters of its own: weights and caches belong to ``engine``, whose graphs are compiled
+    on the first ``generate()`` and static from then on.
+
+    Attributes:
+        config: an ``EagleConfig``.
+        engine: the loaded ``ms_eagle.engine.Engine``.
+        generation_config: defaults of ``generate()``: generation_config.json of the model, under the
+            generation options of ``config``.
+        completions: the engine's view of the last ``generate()``, one for each row: acceptance, times.
+    """
+
+    config_class = EagleConfig
+    base_model_prefix = "eagle"
+    weight_mapping: ClassVar[list] = []  # MindFormers looks for one when it loads safetensors
+    _support_list: ClassVar[list] = []
+
+    def __init__(self, config: EagleConfig, engine: Engine | None = None) -> None:
+        """Load the model that ``config`` names, or take an engine that is there.
+
+        Raises:
+            UserError: see ``EagleConfig.engine_config`` and ``loading.load_engine``.
+        """
+        # Before the base class computes anything: a device can be set only until then.
+        engine = load_engine(config.engine_config()) if engine is None else engine
+        super().__init__(config, auto_prefix=False)
+        self.engine = engine
+        self.completions: tuple[Completion, ...] = ()
+        self.generation_config = self._defaults()
+        self._steps: StepLogits | None = None
+
+    def _defaults(self) -> GenerationConfig:
+        """generation_config.json, and over it what the model's configuration sets."""
+        config, tokenizer = self.config, self.engine.tokenizer
+        directory = self.engine.directory
+        if config.directory is not None and (config.directory / "generation_config.json").is_file():
+            directory = config.directory
+        found = GenerationConfig.from_pretrained(str(directory))
+        neutral = vars(GenerationConfig())
+        for name, value in vars(GenerationConfig.from_model_config(config)).items():
+            if name not in _IDS and value != neutral[name]:
+                setattr(found, name, value)
+        own = {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)}
+        own["pad_token_id"] = tokenizer.pad_id
+        for name in _IDS:
+            if getattr(found, name) in (None, []):
+                value = getattr(config, name)
+                setattr(found, name, own[name] if value is None else value)
+        found._from_model_config = False
+        return found
+
+    def generate(
+        self,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | np.ndarray,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        streamer: BaseStreamer | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> list[np.ndarray] | GenerateOutput:
+        """Continue prompts, as ``GenerationMixin.generate`` does; the arguments and their order are its own.
+
+        Args:
+            input_ids: one prompt, or prompts of equal length, padded on the right.
+            generation_config: replaces ``self.generation_config``.
+            logits_processor: not supported: choices are made on the device.
+            streamer: gets the prompt, then every token of a single prompt, or, for several, a list for each
+                with its new tokens.
+            seed: of the sampling, from 0 to 2**64 - 1; None draws one from numpy's global state.
+            kwargs: replace fields of the generation config.
+
+        Returns:
+            prompt and answer of each row, int32, the end-of-sequence token included; as ``GenerateOutput``
+            with ``scores`` and ``logits`` if asked for.
+
+        Raises:
+            UserError: an option that is not supported or out of range, ids that do not belong to the model,
+                no room for an answer.
+        """
+        if logits_processor:
+            raise UserError(
+                "logits_processor is not supported by ms_eagle, which chooses tokens on the device."
+            )
+        base = self.generation_config if generation_config is None else generation_config
+        config = merged(base, kwargs)
+        ids = _matrix(input_ids)
+        lengths = valid_lengths(ids, config.pad_token_id)
+        prompts = [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
+        options = row_options(
+            config,
+            lengths,
+            capacity=self.engine.graphs.capacity,
+            vocab_size=self.engine.graphs.vocab_size,
+            seed=seed,
+        )
+        for prompt, wanted in zip(prompts, options, strict=True):
+            self.engine.check_prompt(prompt, wanted)
+        stream = _Stream(streamer, len(prompts))
+        stream.begin(ids)
+        try:
+            completions = self.engine.generate(prompts, options, on_tokens=stream.put)
+        finally:
+            stream.end()
+        if any(completion.finish_reason == "interrupted" for completion in completions):
+            raise KeyboardInterrupt
+        self.completions = tuple(completions)
+        sequences = [[*p, *c.token_ids] for p, c in zip(prompts, completions, strict=True)]
+        outputs = [np.array(sequence, np.int32) for sequence in sequences]
+        if not config.return_dict_in_generate:
+            return outputs
+        given, processed = self._steps_of(sequences, lengths, config)
+        return GenerateOutput(sequences=outputs, scores=processed, logits=given)
+
+    def _steps_of(
+        self, sequences: list[list[int]], lengths: list[int], config: GenerationConfig
+    ) -> tuple[tuple[np.ndarray, ...] | None, tuple[np.ndarray, ...] | None]:
+        """``logits`` and ``scores`` of the output; None where they are not asked for."""
+        if not config.output_logits and not config.output_scores:
+            return None, None
+        if self._steps is None:
+            self._steps = StepLogits(self.engine)
+        logits = tuple(self._steps.read(sequences, lengths))
+        if not config.output_scores:
+            return logits, None
+        process = on_numpy(self.get_logits_processor(config, max(lengths), LogitsProcessorList()))
+        if config.do_sample:
+            process.extend(on_numpy(self.get_logits_warper(config)))
+        told = scores(logits, sequences, lengths, config, self.engine.graphs.capacity, process)
+        return (logits if config.output_logits else None), told
+
+    def load_weights(self, weights_path: str | None = None, weights: Any = None) -> None:
+        """Load the teacher of another directory; what is loaded already stays. ``Trainer.predict`` calls it.
+
+        Raises:
+            UserError: no directory is named, or see ``load_engine``.
+        """
+        if weights_path is None or weights is not None:
+            raise UserError("load_weights: expected the path of a Hugging Face directory.")
+        path = Path(weights_path).resolve()
+        if path in (
+            self.engine.directory.resolve(),
+            self.config.directory and self.config.directory.resolve(),
+        ):
+            return
+        self.config.teacher = str(path)
+        self.engine, self._steps = load_engine(self.config.engine_config()), None
+
+    def save_pretrained(self, save_directory: str, save_name: str = "mindspore_model", **kwargs: Any) -> None:
+        """Write a directory that ``from_pretrained`` and ``pretrained_model_dir`` take; see ``saving.save``.
+
+        ``save_name`` has no effect: the files have the names that Hugging Face gives them.
+
+        Raises:
+            UserError: other options than ``save_json``, or a directory that cannot be written.
+        """
+        kwargs.pop("save_json", None)  # config.json is written either way
+        for name in kwargs:
+            raise UserError(f"save_pretrained: {name} is not supported by ms_eagle: leave it out.")
+        saving.save(Path(save_directory), self.config, self.engine, self.generation_config)
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_dir: str, *args: Any, **kwargs: Any
+    ) -> "EagleForCausalLM":
+        """Load a directory that ``save_pretrained`` wrote, or a teacher's Hugging Face directory.
+
+        Args:
+            pretrained_model_name_or_dir: the directory.
+            args: none.
+            kwargs: ``config``, an ``EagleConfig``, or options that go over config.json.
+
+        Raises:
+            UserError: it is no directory with a config.json, or see ``__init__``.
+        """
+        return cls.from_pretrained_experimental_mode(pretrained_model_name_or_dir, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained_experimental_mode(
+        cls, pretrained_model_name_or_path: str, *args: Any, config: EagleConfig | None = None, **kwargs: Any
+    ) -> "EagleForCausalLM":
+        """See ``from_pretrained``; MindFormers' Auto classes call it by this name."""
+        directory = Path(pretrained_model_name_or_path)
+        if args or not (directory / "config.json").is_file():
+            raise UserError(
+                f"from_pretrained: {directory} has no config.json; expected a directory that save_pretrained "
+                "wrote, or a Hugging Face model directory."
+            )
+        if config is None:
+            values, _ = EagleConfig.get_config_dict(str(directory))
+            options = {
+                name: value for name, value in kwargs.items() if name[0] != "_" and name not in _LOADING
+            }
+            config = EagleConfig(**{**values, **options, "name_or_path": str(directory)})
+        return cls(config)
+
+
+_LOADING = frozenset(
+    ("cache_dir", "force_download", "local_files_only", "token", "revision", "ignore_mismatched_sizes")
+)  # of Hugging Face repositories; there is nothing to fetch for a directory
+
+
+class _Stream:
+    """Hands tokens to a MindFormers streamer, if there is one."""
+
+    def __init__(self, streamer: BaseStreamer | None, rows: int) -> None:
+        self._streamer, self._rows = streamer, rows
+
+    def begin(self, input_ids: np.ndarray) -> None:
+        if self._streamer is not None:
+            self._streamer.put(input_ids)
+
+    def put(self, news: list[list[int]]) -> None:
+        if self._streamer is None:
+            return
+        if self._rows > 1:
+            self._streamer.put(news)
+            return
+        for token in news[0]:
+            self._streamer.put(token)
+
+    def end(self) -> None:
+        if self._streamer is not None:
+            self._streamer.end()
+
+
+def _matrix(input_ids: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
+    """The prompts as ``[B, L]``."""
+    try:
+        ids = np.asarray(input_ids)
+    except ValueError as error:
+        raise UserError("input_ids: the prompts differ in length: pad them on the right.") from error
+    if ids.ndim not in (1, 2) or not ids.size or not np.issubdtype(ids.dtype, np.integer):
+        raise UserError(
+            f"input_ids: found an array of shape {ids.shape} and type {ids.dtype}; expected token ids, "
+            "[L] or [B, L], with at least one of them."
+        )
+    return ids.reshape(-1, ids.shape[ids.ndim - 1])
+
+
+AutoModel.register(EagleConfig, EagleForCausalLM, exist_ok=True)
+AutoModelForCausalLM.register(EagleConfig, EagleForCausalLM, exist_ok=True)

@@ -1,0 +1,193 @@
+"""From MindFormers' ``GenerationConfig`` to the engine's options: every field honoured, or refused by name.
+
+The meaning of a field is that of MindFormers 1.9 where it differs from Hugging Face's: top_p drops the token
+that crosses it, a repetition penalty takes the padding token for seen, min_new_tokens counts from the longest
+prompt of a batch.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mindformers import GenerationConfig
+
+from ms_eagle.errors import UserError
+from ms_eagle.generation import GenerationOptions
+from ms_eagle.sampling import SamplingParams
+
+# What pipelines and Trainer.predict hand on besides generation options. use_past has no effect on generate()
+# in MindFormers either: caches are always used.
+_PASSED_ON = frozenset(
+    {
+        "batch_size",
+        "model_name",
+        "use_past",
+        "task",
+        "framework",
+        "image_processor",
+        "audio_processor",
+        "feature_extractor",
+        "is_full_config",
+        "save_file",
+    }
+)
+
+# Fields that this package does not have, with the values at which they change nothing. Those of the second
+# block belong to Hugging Face: MindFormers keeps them from generation_config.json and ignores them.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "num_beams": (1, None),
+    "encoder_repetition_penalty": (1.0, None),
+    "parallel_decoding": (False, None),
+    "num_return_sequences": (1, None),
+    "num_beam_groups": (1, None),
+    "penalty_alpha": (None, 0.0),
+    "min_p": (None, 0.0),
+    "typical_p": (None, 1.0),
+    "epsilon_cutoff": (None, 0.0),
+    "eta_cutoff": (None, 0.0),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "bad_words_ids": (None, []),
+    "force_words_ids": (None, []),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "sequence_bias": (None, {}),
+    "stop_strings": (None, []),
+    "stopping_criteria": (None, []),
+    "guidance_scale": (None, 1.0),
+    "watermarking_config": (None,),
+    "max_time": (None,),
+    "logits_processor": (None, []),
+    "assistant_model": (None,),
+}
+_SEED_STEP = 0x9E3779B97F4A7C15  # odd: the rows of a batch never share a seed
+
+
+def merged(base: GenerationConfig, kwargs: Mapping[str, Any]) -> GenerationConfig:
+    """A copy of ``base`` with ``kwargs`` over it.
+
+    Raises:
+        UserError: an option that nobody knows, or one that this package does not have.
+    """
+    config = GenerationConfig.from_dict(base.to_dict())
+    unknown = [name for name in config.update(**kwargs) if name not in _PASSED_ON]
+    for name in unknown:
+        if name not in _NEUTRAL:
+            near = difflib.get_close_matches(name, [n for n in vars(config) if n[0] != "_"], 1, 0)
+            raise UserError(f"generate() has no option {name}; did you mean {near[0]}?")
+    for name, neutral in _NEUTRAL.items():
+        found = kwargs[name] if name in kwargs else getattr(config, name, None)
+        if found is not None and found not in neutral:
+            raise UserError(f"{name} is {found!r}, which ms_eagle does not support: leave it out.")
+    if config.eos_token_id is None or isinstance(config.eos_token_id, int | np.integer):
+        config.eos_token_id = [] if config.eos_token_id is None else [int(config.eos_token_id)]
+    config.pad_token_id = 0 if config.pad_token_id is None else int(config.pad_token_id)
+    return config
+
+
+def valid_lengths(input_ids: np.ndarray, pad: int) -> list[int]:
+    """How many ids of every row ``[B, L]`` belong to the prompt: all up to the last that is not ``pad``.
+
+    Raises:
+        UserError: a row without any, or rows padded on the left.
+    """
+    lengths = []
+    for row, ids in enumerate(input_ids):
+        valid = np.flatnonzero(ids != pad)
+        if not valid.size:
+            raise UserError(f"input_ids: row {row} holds nothing but the padding token {pad}.")
+        lengths.append(int(valid.max()) + 1)
+    starts = input_ids[:, 0] == pad
+    if starts.any() and not starts.all():
+        raise UserError(
+            f"input_ids: row {int(np.argmax(starts))} begins with the padding token {pad}; MindFormers pads "
+            'on the right: set tokenizer.padding_side="right".'
+        )
+    return lengths
+
+
+def row_options(
+    config: GenerationConfig, lengths: Sequence[int], *, capacity: int, vocab_size: int, seed: int | None
+) -> list[GenerationOptions]:
+    """The engine's options for each row of a batch.
+
+    Args:
+        config: as `merged` returns it.
+        lengths: of the prompts, `valid_lengths`.
+        capacity: most tokens of a sequence; max_length beyond it means it.
+        vocab_size: of the teacher.
+        seed: None takes one from numpy's global state, which ``seed`` of a YAML file sets.
+
+    Raises:
+        UserError: a value out of range, or no room for a single token.
+    """
+    if seed is None:
+        seed = int(np.random.randint(0, 2**63)) if config.do_sample else 0
+    elif isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
+        raise UserError(f"seed is {seed!r}; expected an integer from 0 to {2**64 - 1}.")
+    longest = max(lengths)
+    sampling = {
+        **(_sampled(config) if config.do_sample else {}),
+        "repetition_penalty": 1.0 if config.repetition_penalty is None else float(config.repetition_penalty),
+        "min_length": _min_length(config, longest),
+        "end_ids": tuple(int(token) for token in config.eos_token_id),
+    }
+    if sampling["min_length"] == 0:
+        sampling["end_ids"] = ()  # any number of them may end a sequence
+    if sampling["repetition_penalty"] != 1.0 and config.pad_token_id < vocab_size:
+        sampling["penalised"] = (config.pad_token_id,)
+    return [
+        GenerationOptions(
+            max_new_tokens=_room(config, length, longest, capacity),
+            sampling=SamplingParams(seed=(int(seed) + row * _SEED_STEP) % 2**64, **sampling),
+            eos_ids=tuple(int(token) for token in config.eos_token_id),
+        )
+        for row, length in enumerate(lengths)
+    ]
+
+
+def _room(config: GenerationConfig, length: int, longest: int, capacity: int) -> int:
+    """New tokens for a prompt of ``length`` tokens."""
+    new = config.max_new_tokens
+    if new is not None:
+        if new < 0:
+            raise UserError(f"max_new_tokens is {new}; expected 0 or more.")
+        limit, name = length + new, "seq_length"
+    else:
+        limit, name = config.max_length, "max_length"
+        if longest >= config.max_length:
+            raise UserError(
+                f"max_length is {config.max_length}, which leaves no room behind a prompt of {longest} "
+                "tokens: raise it, or set max_new_tokens instead."
+            )
+    if longest > capacity or (longest == capacity and new != 0):
+        raise UserError(
+            f"{name}: the prompt has {longest} tokens, which leaves no room in the model's seq_length of "
+            f"{capacity}: shorten it or raise model_config.seq_length."
+        )
+    return min(limit, capacity) - length
+
+
+def _min_length(config: GenerationConfig, longest: int) -> int:
+    new = config.min_new_tokens or 0
+    return max(0, config.min_length or 0, longest + new if new > 0 else 0)
+
+
+def _sampled(config: GenerationConfig) -> dict[str, Any]:
+    """temperature, top_k and top_p; None or, for top_k, 0 switches a filter off."""
+    temperature = 1.0 if config.temperature is None else config.temperature
+    if temperature == 0:
+        raise UserError(
+            "temperature is 0 with do_sample=True; expected a number above 0, or do_sample=False."
+        )
+    top_k = 0 if config.top_k is None or config.top_k < 0 else int(config.top_k)
+    top_p = 1.0 if config.top_p is None else float(config.top_p)
+    return {
+        "temperature": float(temperature),
+        "top_k": top_k,
+        "top_p": 2.0**-24 if top_p == 0 else top_p,  # only the best token
+        "keep_crossing": False,
+    }

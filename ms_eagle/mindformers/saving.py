@@ -1,0 +1,78 @@
+"""A saved model: everything it needs in one directory, in the formats that it was read from."""
+
+import json
+import shutil
+from pathlib import Path
+
+from mindformers import GenerationConfig
+
+from ms_eagle import files
+from ms_eagle.engine import Engine
+from ms_eagle.errors import UserError
+from ms_eagle.loading import head_directory
+from ms_eagle.mindformers.config import EagleConfig
+from ms_eagle.progress import Progress
+
+TEACHER, DRAFTER = "teacher", "drafter"
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+
+
+def save(directory: Path, config: EagleConfig, engine: Engine, generation: GenerationConfig) -> None:
+    """Write config.json, generation_config.json, the tokenizer, and copies of teacher and head.
+
+    ``teacher/`` and ``drafter/`` hold the files as they are; config.json names them relative to itself, so
+    that the directory may be moved.
+
+    Raises:
+        UserError: the directory is a file, holds what would be read, or cannot be written.
+    """
+    ours = config.engine_config()
+    target = directory.resolve()
+    if target.is_file():
+        raise UserError(f"save_pretrained: {directory} is a file; expected a directory.")
+    if target == engine.directory.resolve():
+        raise UserError(f"save_pretrained: {directory} holds the teacher itself; name another directory.")
+    eagle = {name: dict(section) for name, section in config.eagle.items()}
+    try:
+        _copy(engine.directory, target / TEACHER)
+        if ours.drafter.kind == "eagle3":
+            _copy(head_directory(ours, Progress(quiet=True)), target / DRAFTER)
+            eagle["drafter"]["source"] = DRAFTER
+        for name in _TOKENIZER:
+            if (engine.directory / name).is_file():
+                shutil.copyfile(engine.directory / name, target / name)
+    except OSError as error:
+        raise UserError(f"save_pretrained: cannot write {directory}: {error.strerror}") from error
+    facts = {
+        "model_type": config.model_type,
+        "architectures": config.architectures,
+        "teacher": TEACHER,
+        "seq_length": config.seq_length,
+        "compute_dtype": config.compute_dtype,
+        "batch_size": config.batch_size,
+        "eagle": eagle,
+        **{name: getattr(generation, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
+    }
+    options = {k: v for k, v in generation.to_dict().items() if not k.startswith("_") and v is not None}
+    files.write_text(target / "generation_config.json", json.dumps(options, indent=2) + "\n")
+    files.write_text(target / "config.json", json.dumps(facts, indent=2) + "\n")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a directory's files, over what an earlier save has left; one that is there already stays."""
+    if source.resolve() == target.resolve():
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for each in sorted(source.iterdir()):
+        if each.is_file():
+            with files.replacing(target / each.name) as temporary:
+                shutil.copyfile(each, temporary)
