@@ -23,7 +23,7 @@ from ms_eagle.generation import Completion
 from ms_eagle.loading import load_engine
 from ms_eagle.mindformers import saving
 from ms_eagle.mindformers.config import EagleConfig
-from ms_eagle.mindformers.options import merged, row_options, valid_lengths
+from ms_eagle.mindformers.options import merged, row_options, unpadded
 from ms_eagle.mindformers.scores import StepLogits, on_numpy, scores
 
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -96,7 +96,7 @@ class EagleForCausalLM(PreTrainedModel):
         """Continue prompts, as ``GenerationMixin.generate`` does; the arguments and their order are its own.
 
         Args:
-            input_ids: one prompt, or prompts of equal length, padded on the right.
+            input_ids: one prompt, or prompts padded to one length, at either end.
             generation_config: replaces ``self.generation_config``.
             logits_processor: not supported: choices are made on the device.
             streamer: gets the prompt, then every token of a single prompt, or, for several, a list for each
@@ -119,8 +119,8 @@ class EagleForCausalLM(PreTrainedModel):
         base = self.generation_config if generation_config is None else generation_config
         config = merged(base, kwargs)
         ids = _matrix(input_ids)
-        lengths = valid_lengths(ids, config.pad_token_id)
-        prompts = [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
+        prompts = unpadded(ids, config.pad_token_id)
+        lengths = [len(prompt) for prompt in prompts]
         options = row_options(
             config,
             lengths,
@@ -159,6 +159,10 @@ class EagleForCausalLM(PreTrainedModel):
             return logits, None
         process = on_numpy(self.get_logits_processor(config, max(lengths), LogitsProcessorList()))
         if config.do_sample:
+            if config.top_p == 1:
+                config.top_p = (
+                    None  # off; their float32 sum may reach 1 before the last token that top_k keeps
+                )
             process.extend(on_numpy(self.get_logits_warper(config)))
         told = scores(logits, sequences, lengths, config, self.engine.graphs.capacity, process)
         return (logits if config.output_logits else None), told
@@ -263,7 +267,7 @@ def _matrix(input_ids: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> 
     try:
         ids = np.asarray(input_ids)
     except ValueError as error:
-        raise UserError("input_ids: the prompts differ in length: pad them on the right.") from error
+        raise UserError("input_ids: the prompts differ in length: pad them.") from error
     if ids.ndim not in (1, 2) or not ids.size or not np.issubdtype(ids.dtype, np.integer):
         raise UserError(
             f"input_ids: found an array of shape {ids.shape} and type {ids.dtype}; expected token ids, "

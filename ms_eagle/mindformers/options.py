@@ -88,25 +88,26 @@ def merged(base: GenerationConfig, kwargs: Mapping[str, Any]) -> GenerationConfi
     return config
 
 
-def valid_lengths(input_ids: np.ndarray, pad: int) -> list[int]:
-    """How many ids of every row ``[B, L]`` belong to the prompt: all up to the last that is not ``pad``.
+def unpadded(input_ids: np.ndarray, pad: int) -> list[list[int]]:
+    """The prompts of ``[B, L]`` without padding, which MindFormers wants behind them.
+
+    Hugging Face tokenizers of Llama models put it in front: rows some of which begin with ``pad``, and none
+    of which ends with it, are taken for such.
 
     Raises:
-        UserError: a row without any, or rows padded on the left.
+        UserError: a row holds nothing else.
     """
-    lengths = []
-    for row, ids in enumerate(input_ids):
-        valid = np.flatnonzero(ids != pad)
-        if not valid.size:
-            raise UserError(f"input_ids: row {row} holds nothing but the padding token {pad}.")
-        lengths.append(int(valid.max()) + 1)
-    starts = input_ids[:, 0] == pad
-    if starts.any() and not starts.all():
+    where = input_ids != pad
+    if not where.any(1).all():
         raise UserError(
-            f"input_ids: row {int(np.argmax(starts))} begins with the padding token {pad}; MindFormers pads "
-            'on the right: set tokenizer.padding_side="right".'
+            f"input_ids: row {int(np.argmin(where.any(1)))} holds nothing but the padding token {pad}."
         )
-    return lengths
+    width = input_ids.shape[1]
+    if where[:, width - 1].all() and where[:, 0].any():
+        begins, ends = where.argmax(1), np.full(len(where), width)
+    else:
+        begins, ends = np.zeros(len(where), int), width - where[:, ::-1].argmax(1)
+    return [row[begin:end].tolist() for row, begin, end in zip(input_ids, begins, ends, strict=True)]
 
 
 def row_options(
@@ -116,7 +117,7 @@ def row_options(
 
     Args:
         config: as `merged` returns it.
-        lengths: of the prompts, `valid_lengths`.
+        lengths: of the prompts.
         capacity: most tokens of a sequence; max_length beyond it means it.
         vocab_size: of the teacher.
         seed: None takes one from numpy's global state, which ``seed`` of a YAML file sets.
