@@ -348,7 +348,7 @@ def check_malformed_steps_are_refused(library, rng):
         "PathSlots": ([line, int32(1), n, int32(30)], row[:2]),
         "ReportRows": ([n, flag, flag, n, line], [np.zeros((1, k + 2), INT)]),
         "SampleRows": (
-            [x, np.zeros((1, 20), bool), table, index, np.ones((1, 5), FLOAT), x[:, 0].copy(), DECAY],
+            [x, np.zeros((1, 20), bool), table, index, np.ones((1, 15), FLOAT), x[:, 0].copy(), DECAY],
             [line.copy(), flag.copy()],
         ),
         "MarkRows": ([index, int32(2), np.zeros((1, 20), bool)], outputs(("i", 1))),
