@@ -130,9 +130,13 @@ def _turn_of(trace: Trace, record: Record) -> Turn:
 
 
 def _options(values: Record) -> GenerationOptions:
-    ends = values.get("eos_ids")  # absent from older traces
-    own = {"sampling": SamplingParams(**values["sampling"]), "stop": tuple(values["stop"])}
-    return GenerationOptions(**{**values, **own, "eos_ids": None if ends is None else tuple(ends)})
+    sampling = SamplingParams(**_tuples(values["sampling"]))
+    return GenerationOptions(**{**_tuples(values), "sampling": sampling})
+
+
+def _tuples(values: Record) -> Record:
+    """``values`` with tuples for lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def _answers(engine: Engine, requests: list[Request]) -> list[Replayed]:

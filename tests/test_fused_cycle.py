@@ -15,7 +15,7 @@ from ms_eagle.backend import StockBackend
 from ms_eagle.generation import GenerationOptions
 from ms_eagle.kernels import fused
 from ms_eagle.kernels.eager import EagerAttention
-from ms_eagle.sampling import SamplingParams
+from ms_eagle.sampling import PARAMS, SamplingParams
 from ms_eagle.tree import TreeShape
 
 sys.path.insert(0, str(Path(__file__).parent / "kernels"))
@@ -46,7 +46,7 @@ def test_exported_cycle_obeys_the_rules_of_an_npu(model, tmp_path, greedy):
         ids,
         ids,
         Tensor(np.ones(batch, bool)),
-        Tensor(np.ones((batch, 5), np.float32)),
+        Tensor(np.ones((batch, len(PARAMS)), np.float32)),
         Tensor(np.zeros((batch, graphs.positions), np.float32)),
         graphs.initial_state(),
     )

@@ -259,7 +259,7 @@ def test_an_audit_measures_restores_and_sees_another_token(reference, model):
     with pytest.raises(InvariantError, match=rf"output\.equal: found token {wrong} at batch 1, position 6"):
         audit.check(asked, sequences, np.array([n[0], 6], np.int32), greedy=True, controls=cycle.controls)
     # The same difference between logits that are as good as equal is rounding: noted, not raised.
-    audit._logits = lambda root, n, count: Tensor(np.ones((2, graphs.vocab_size), np.float32))
+    audit._logits = lambda root, n, count: Tensor(np.ones((2, 1, graphs.vocab_size), np.float32))
     findings = audit.check(
         asked, sequences, np.array([n[0], 6], np.int32), greedy=True, controls=cycle.controls
     )
