@@ -10,27 +10,23 @@ from mindspore import nn
 
 from ms_eagle import device, sources
 from ms_eagle.architecture import DecoderConfig
+from ms_eagle.assembly import engine_kind, make_graphs, teacher_slots, tree_shape
 from ms_eagle.backend import StockBackend
 from ms_eagle.checkpoint import Checkpoint
 from ms_eagle.commit import CloneReorder, FastReorder, FullReorder, KeepOrder
 from ms_eagle.config import Config
-from ms_eagle.drafter import Drafter
-from ms_eagle.drafter_window import WindowedRows
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
-from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.head_checkpoint import Head, load_head
 from ms_eagle.head_vocabulary import narrowed
 from ms_eagle.kv_cache import KVCache
 from ms_eagle.native_backend import NativeBackend
 from ms_eagle.progress import Progress
-from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.reference_loading import ReferenceMode
 from ms_eagle.sources import ModelFiles
-from ms_eagle.synthetic import SyntheticEngine, SyntheticProposer, random_head
+from ms_eagle.synthetic import random_head
 from ms_eagle.teacher import Teacher
 from ms_eagle.tokenizer import Tokenizer, load_tokenizer
-from ms_eagle.tree import TreeShape
 
 _REORDERS = {"fast": FastReorder, "full": FullReorder, "length": KeepOrder, "clone": CloneReorder}
 
@@ -137,49 +133,23 @@ def load_engine(config: Config, progress: Progress | None = None) -> Engine:
 
 def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engine:
     begin = time.perf_counter()
-    shape = TreeShape(config.tree.budget, config.tree.depth, config.tree.branch)
-    if config.execution.commit == "length" and shape.branch > 1:
-        raise UserError(
-            f"execution.commit is length, which keeps accepted rows where they are, but a tree of tree.branch"
-            f"={shape.branch} does not have them in order: set tree.branch=1."
-        )
+    tree_shape(config)
     check_drafter(config)
-    _check_window(config, shape)
     model = open_model(config, progress)
     head = find_head(config, model.decoder, progress)
-    length, batch = config.model.max_length, config.execution.batch_size
-    if head is not None:
-        shape.check_vocabulary(head.config.draft_vocab_size)
-        if shape.depth >= length:
-            raise UserError(
-                f"tree.depth is {shape.depth}, but model.max_length={length} leaves room for paths of at "
-                f"most {length - 1} tokens: lower tree.depth."
-            )
+    shape = tree_shape(config, head)
     backend = start_device(config, progress, 1 if head is None else shape.depth)
-    slots = length + (1 if head is None else shape.rows) + 1
-    taps = () if head is None else head.config.taps
-    teacher = load_teacher(model, backend, progress, batch=batch, slots=slots, taps=taps)
-    common = {"chunk": config.execution.prefill_chunk, "capacity": length, "kernels": backend.name}
-    kind: type[Engine] = Engine
-    if head is None:
-        graphs = TeacherGraphs(teacher, **common)
-    else:
-        drafter = _drafter(head, teacher, backend, config, shape)
-        proposer = Eagle3Proposer(drafter, shape)
-        if config.drafter.kind == "synthetic":
-            kind = SyntheticEngine
-            proposer = SyntheticProposer(drafter, shape, teacher.vocab_size, slots, config.drafter.acceptance)
-        graphs = EagleGraphs(
-            teacher,
-            proposer,
-            shape,
-            drafter=config.drafter.kind,
-            confidence=config.tree.confidence,
-            reorder=_reorder(config, backend),
-            **common,
-        )
+    teacher = load_teacher(
+        model,
+        backend,
+        progress,
+        batch=config.execution.batch_size,
+        slots=teacher_slots(config, head),
+        taps=() if head is None else head.config.taps,
+    )
+    graphs = make_graphs(config, teacher, head, backend, backend.name, _reorder(config, backend))
     reference.describe(graphs, model.files, head, progress)
-    return kind(
+    return engine_kind(config)(
         reference.graphs(graphs, model.tokenizer),
         model.tokenizer,
         directory=model.files.directory,
@@ -198,27 +168,6 @@ def check_drafter(config: Config) -> None:
         raise UserError(
             "drafter.kind is eagle3, but drafter.source is missing: set it to the directory of a head "
             "or to hf:org/name."
-        )
-
-
-def _check_window(config: Config, shape: TreeShape) -> None:
-    """Refuse a window that cannot be.
-
-    Raises:
-        UserError: it is shorter than the tree is deep, or the mode is reference.
-    """
-    window = config.drafter.window
-    if window is None:
-        return
-    if window < shape.depth:
-        raise UserError(
-            f"drafter.window is {window}, but the tree is {shape.depth} deep: set drafter.window to that or "
-            "more."
-        )
-    if config.execution.mode == "reference":
-        raise UserError(
-            "drafter.window hides what reference mode expects the drafter to see: set "
-            "execution.mode=performance."
         )
 
 
@@ -254,29 +203,6 @@ def head_directory(config: Config, progress: Progress) -> Path:
 
 def _cache_dir(config: Config) -> Path | None:
     return Path(config.model.cache_dir).expanduser() if config.model.cache_dir else None
-
-
-def _drafter(
-    head: Head,
-    teacher: Teacher,
-    backend: StockBackend | NativeBackend,
-    config: Config,
-    shape: TreeShape,
-) -> Drafter:
-    """The drafter over its own static cache (DESIGN.md, "Shapes": S_d)."""
-    slots = config.model.max_length + (shape.depth - 1) * shape.branch + 1
-    drafter = Drafter(
-        head,
-        teacher.vocabulary,
-        teacher.head,
-        backend,
-        batch=config.execution.batch_size,
-        slots=slots,
-        positions=slots + shape.depth,
-    )
-    if config.drafter.window is not None:
-        drafter.rows = WindowedRows(drafter.rows, config.drafter.window)
-    return drafter
 
 
 def _reorder(config: Config, backend: StockBackend | NativeBackend) -> Callable[[KVCache], nn.Cell]:

@@ -12,6 +12,7 @@ from ms_eagle.config import Config
 from ms_eagle.errors import UserError
 
 _SECTIONS = ("execution", "drafter", "tree")
+_IMPLEMENTATIONS = ("ms_eagle", "mindformers")
 _DEFAULT_LENGTH = 2048
 # Native YAML files name a number format for each part; ours are one for the weights and float32 elsewhere.
 _ALIKE = ("params_dtype", "param_init_type")
@@ -37,6 +38,8 @@ class EagleConfig(PretrainedConfig):
             ``pretrained_model_dir``. A path that exists beside config.json is meant from there.
         seq_length: most tokens of prompt and answer together; by default 2048 or what the teacher allows.
         compute_dtype: ``float32`` (CPU), ``float16`` or ``bfloat16``, of weights, caches and activations.
+        implementation: of the teacher: ``ms_eagle`` has one for every architecture that it reads,
+            ``mindformers`` takes MindFormers' own inference model (``use_legacy: False``), see ``native``.
         eagle: sections ``execution``, ``drafter`` and ``tree`` of docs/config.md.
         batch_size: sequences decoded together, unless ``eagle`` has ``execution.batch_size``.
     """
@@ -50,6 +53,7 @@ class EagleConfig(PretrainedConfig):
         compute_dtype: str = "float32",
         eagle: Mapping[str, Mapping[str, Any]] | None = None,
         batch_size: int = 1,
+        implementation: str = "ms_eagle",
         **kwargs: Any,
     ) -> None:
         """Take the options; further ones are those of ``PretrainedConfig`` and generation options."""
@@ -57,6 +61,7 @@ class EagleConfig(PretrainedConfig):
         super().__init__(**kwargs)
         self.architectures = ["EagleForCausalLM"]
         self.teacher, self.compute_dtype, self.batch_size = teacher, compute_dtype, batch_size
+        self.implementation = implementation
         positions = kwargs.get("max_position_embeddings") or _DEFAULT_LENGTH
         self.seq_length = min(_DEFAULT_LENGTH, positions) if seq_length is None else seq_length
         self.eagle = _plain(eagle or {})
@@ -126,6 +131,13 @@ class EagleConfig(PretrainedConfig):
                 f"checkpoint_name_or_path is {self.checkpoint_name_or_path!r}, but ms_eagle reads Hugging "
                 "Face directories, not .ckpt files: leave it empty and set teacher or pretrained_model_dir."
             )
+        if self.implementation not in _IMPLEMENTATIONS:
+            raise UserError(
+                f"model_config.implementation is {self.implementation!r}; expected "
+                f"{' or '.join(_IMPLEMENTATIONS)}."
+            )
+        if self.implementation == "mindformers":
+            return  # its number formats are its own
         for name in (*_ALIKE, *_FLOAT32):
             wanted = self.compute_dtype if name in _ALIKE else "float32"
             found = getattr(self, name, None)

@@ -20,9 +20,9 @@ from mindformers.generation.utils import GenerateOutput
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.generation import Completion
-from ms_eagle.loading import load_engine
 from ms_eagle.mindformers import saving
 from ms_eagle.mindformers.config import EagleConfig
+from ms_eagle.mindformers.native import load
 from ms_eagle.mindformers.options import merged, row_options, unpadded
 from ms_eagle.mindformers.scores import StepLogits, on_numpy, scores
 
@@ -54,10 +54,10 @@ class EagleForCausalLM(PreTrainedModel):
         """Load the model that ``config`` names, or take an engine that is there.
 
         Raises:
-            UserError: see ``EagleConfig.engine_config`` and ``loading.load_engine``.
+            UserError: see ``EagleConfig.engine_config`` and ``native.load``.
         """
         # Before the base class computes anything: a device can be set only until then.
-        engine = load_engine(config.engine_config()) if engine is None else engine
+        engine = load(config) if engine is None else engine
         super().__init__(config, auto_prefix=False)
         self.engine = engine
         self.completions: tuple[Completion, ...] = ()
@@ -171,7 +171,7 @@ class EagleForCausalLM(PreTrainedModel):
         """Load the teacher of another directory; what is loaded already stays. ``Trainer.predict`` calls it.
 
         Raises:
-            UserError: no directory is named, or see ``load_engine``.
+            UserError: no directory is named, or see ``native.load``.
         """
         if weights_path is None or weights is not None:
             raise UserError("load_weights: expected the path of a Hugging Face directory.")
@@ -182,7 +182,7 @@ class EagleForCausalLM(PreTrainedModel):
         ):
             return
         self.config.teacher = str(path)
-        self.engine, self._steps = load_engine(self.config.engine_config()), None
+        self.engine, self._steps = load(self.config), None
 
     def save_pretrained(self, save_directory: str, save_name: str = "mindspore_model", **kwargs: Any) -> None:
         """Write a directory that ``from_pretrained`` and ``pretrained_model_dir`` take; see ``saving.save``.

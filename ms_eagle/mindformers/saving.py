@@ -59,6 +59,7 @@ def save(directory: Path, config: EagleConfig, engine: Engine, generation: Gener
         "seq_length": config.seq_length,
         "compute_dtype": config.compute_dtype,
         "batch_size": config.batch_size,
+        "implementation": config.implementation,
         "eagle": eagle,
         **{name: getattr(generation, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
     }
