@@ -106,13 +106,13 @@ class Session:
             UserError: see ``Engine.generate``; the message starts with the dialogs' names.
         """
         for dialog in dialogs:
-            opening = _Running(dialog)
+            opening = Running(dialog)
             with _named([opening], 0):
                 self.engine.check_prompt(self._encode(opening), self.options)
         self._compile()
         size = self.engine.graphs.batch
         for first in range(0, len(dialogs), size):
-            group = [_Running(dialog) for dialog in dialogs[first : first + size]]
+            group = [Running(dialog) for dialog in dialogs[first : first + size]]
             live = report if len(group) == 1 else None
             finished = self._answer_group(group, live)
             if live is None:
@@ -122,7 +122,7 @@ class Session:
                 return False
         return True
 
-    def _answer_group(self, group: list["_Running"], live: Report | None) -> bool:
+    def _answer_group(self, group: list["Running"], live: Report | None) -> bool:
         for turn in range(max(len(running.dialog.turns) for running in group)):
             asked = [running for running in group if turn < len(running.dialog.turns)]
             with _named(asked, turn):
@@ -134,7 +134,7 @@ class Session:
         return True
 
     def _answer_turn(
-        self, asked: list["_Running"], live: Report | None, reuse_prefix: bool
+        self, asked: list["Running"], live: Report | None, reuse_prefix: bool
     ) -> list[Completion]:
         prompts = [self._encode(running) for running in asked]
         show: Callable[[int, str], None] | None = None
@@ -149,7 +149,7 @@ class Session:
             live.end(completions[0])
         return completions
 
-    def _encode(self, running: "_Running") -> list[int]:
+    def _encode(self, running: "Running") -> list[int]:
         """Prompt ids of the next turn."""
         if self.template is None:
             return self.engine.tokenizer.encode(running.dialog.turns[len(running.completions)])
@@ -159,7 +159,7 @@ class Session:
 
 
 @dataclass
-class _Running:
+class Running:
     """A dialog and the answers it has so far."""
 
     dialog: Dialog
@@ -191,7 +191,7 @@ class _Running:
 
 
 @contextlib.contextmanager
-def _named(asked: Sequence[_Running], turn: int) -> Iterator[None]:
+def _named(asked: Sequence[Running], turn: int) -> Iterator[None]:
     """Put the names of the dialogs in front of what a user is told."""
     try:
         yield

@@ -105,6 +105,7 @@ def refusal(here, *arguments, stdin=b""):
         (["--set", "gen=1"], "--set: unknown key gen; did you mean the section generation?"),
         (["--max-new-tokens", "3"], "unrecognized arguments: --max-new-tokens 3; see infer.py --help"),
         (["--raw", "--chat"], "--raw continues single prompts"),
+        (["--engine", "mindformers", "--chat"], "--engine mindformers answers single prompts"),
     ],
 )
 def test_refused_arguments(here, arguments, message):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import reference_sampling
 import tiny_eagle
+from test_session import Recorder
 from transformers import AutoTokenizer
 
 from ms_eagle.config import load_config
@@ -19,6 +20,9 @@ from ms_eagle.mindformers import EagleConfig, EagleForCausalLM, version
 from ms_eagle.mindformers.options import merged, row_options, unpadded
 from ms_eagle.mindformers.plugin import DIRECTORY
 from ms_eagle.mindformers.scores import on_numpy
+from ms_eagle.mindformers.session import PipelineSession
+from ms_eagle.progress import Progress
+from ms_eagle.session import Dialog, Session
 
 # isort: split
 from mindformers import (
@@ -37,6 +41,7 @@ from mindformers.generation.streamers import BaseStreamer
 from mindformers.models import build_network
 
 LENGTH = 96
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 EXECUTION = {"device": "CPU", "prefill_chunk": 8, "batch_size": 2}
 PROMPTS = ["Hello world", "Hi"]
 
@@ -201,6 +206,12 @@ def test_sampling_keeps_the_tokens_that_mindformers_keeps(plain, options):
         theirs = np.flatnonzero(warper(np.zeros((1, 3), int), logits.copy())[0] > -50000)
         ours = reference_sampling.kept(logits[0], asked.sampling)
         assert sorted(ours) == theirs.tolist()
+
+
+def test_min_new_tokens_are_those_of_each_row():
+    config = merged(GenerationConfig(min_length=6), {"min_new_tokens": 3, "eos_token_id": 2})
+    rows = row_options(config, [2, 9], capacity=LENGTH, vocab_size=64, seed=1)
+    assert [(row.sampling.min_length, row.sampling.end_ids) for row in rows] == [(6, (2,)), (12, (2,))]
 
 
 def test_seeds(spec, ids):
@@ -392,6 +403,27 @@ def test_trainer_predicts_from_a_yaml(native, paths, plain, tokenizer, tmp_path,
     assert trainer.predict(input_data=PROMPTS) == found
 
 
+def test_infer_through_the_pipeline(native, paths):
+    dialogs = [Dialog(("Hello", "More"), "a"), Dialog(("Hi",), "b", "second")]
+    drafting = ["tree.budget=4", "tree.depth=2", "tree.branch=2", "generation.max_new_tokens=6"]
+    heard = []
+    for kind, head in ((Session, None), (PipelineSession, paths[1])):
+        session = kind.load(tiny_eagle.config(paths[0], head, drafting), False, Progress(quiet=True))
+        heard.append(Recorder())
+        for dialog in dialogs:
+            assert session.answer([dialog], heard[-1])
+    ours, theirs = heard
+    assert {completion.drafter for completion in theirs.completions} == {"eagle3"}
+    assert theirs.begun == ours.begun
+    assert [c.token_ids for c in theirs.completions] == [c.token_ids for c in ours.completions]
+    assert [c.text for c in theirs.completions] == [c.text for c in ours.completions]
+    assert theirs.pieces == [c.text for c in ours.completions]
+    with pytest.raises(UserError, match="answers single prompts"):
+        session.conversation()
+    with pytest.raises(UserError, match=r"generation\.min_p is 0\.5"):
+        PipelineSession.load(tiny_eagle.config(*paths, ["generation.min_p=0.5"]), False, Progress(quiet=True))
+
+
 def test_weights_of_another_directory(paths, tmp_path):
     model = EagleForCausalLM(EagleConfig(str(paths[0]), LENGTH, eagle={"execution": EXECUTION}))
     engine = model.engine
@@ -430,14 +462,12 @@ def test_the_engines_own_configuration_comes_back(paths):
     assert theirs == ours.model_copy(update={"generation": theirs.generation})
 
 
-@pytest.mark.parametrize(
-    "path", sorted(Path("configs/mindformers").glob("*.yaml")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("mindformers/*.yaml")), ids=lambda path: path.stem)
 def test_the_predict_files_are_sound(path):
     settings = MindFormerConfig(str(path))
     assert settings.use_legacy is False
     config = EagleConfig(**settings.model.model_config.to_dict(), pretrained_model_dir="/").engine_config()
-    twin = load_config(Path("configs") / f"{path.stem.removeprefix('predict_')}.yaml")
+    twin = load_config(CONFIGS / f"{path.stem.removeprefix('predict_')}.yaml")
     assert config.model.dtype == twin.model.dtype
     assert config.execution.device == settings.context.device_target
 

@@ -29,6 +29,7 @@ examples:
   python tools/infer.py --config configs/qwen3_8b.yaml --set model.source=/models/Qwen3-8B
   python tools/infer.py --prompt "Once upon a time" --raw --set generation.temperature=0.8
   python tools/infer.py --config configs/qwen3_8b.yaml --drafter /models/Qwen3-8B-eagle3
+  python tools/infer.py --engine mindformers --prompt "Why is the sky blue?"
   git diff | python tools/infer.py --set model.system_prompt="Summarise this change."
   python tools/infer.py --prompt Hello --json | python -m json.tool
 
@@ -73,6 +74,9 @@ def main(argv: list[str]) -> int:
     from ms_eagle.report import JsonReport, TextReport
     from ms_eagle.session import Dialog, Session
 
+    if args.engine == "mindformers":
+        from ms_eagle.mindformers.session import PipelineSession as Session
+
     report = JsonReport() if args.json else TextReport()
     sys.stdout.reconfigure(encoding="utf-8" if args.json else None, errors="replace")
     session = Session.load(config, args.raw, Progress())
@@ -107,6 +111,13 @@ def parse(argv: list[str]) -> Namespace:
         metavar="JSONL",
         help="write a trace, for tools/trace_view.py; needs --set execution.mode=reference",
     )
+    how.add_argument(
+        "--engine",
+        choices=("ms_eagle", "mindformers"),
+        default="ms_eagle",
+        help="mindformers answers through MindFormers' pipeline instead, to see that both agree"
+        " (docs/mindformers.md)",
+    )
     how.add_argument("--json", action="store_true", help="print one JSON object for each answer, see below")
     parser.add_config_options()
     parser.add_common_options()
@@ -114,6 +125,8 @@ def parse(argv: list[str]) -> Namespace:
     args.chat = args.chat or (args.prompt is None and args.prompts is None and sys.stdin.isatty())
     if args.raw and (args.chat or args.prompts is not None):
         raise UserError("--raw continues single prompts: use it with --prompt or piped text")
+    if args.engine == "mindformers" and args.chat:
+        raise UserError("--engine mindformers answers single prompts: use --prompt, --prompts or piped text")
     return args
 
 

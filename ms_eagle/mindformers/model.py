@@ -136,9 +136,9 @@ class EagleForCausalLM(PreTrainedModel):
             completions = self.engine.generate(prompts, options, on_tokens=stream.put)
         finally:
             stream.end()
+        self.completions = tuple(completions)
         if any(completion.finish_reason == "interrupted" for completion in completions):
             raise KeyboardInterrupt
-        self.completions = tuple(completions)
         sequences = [[*p, *c.token_ids] for p, c in zip(prompts, completions, strict=True)]
         outputs = [np.array(sequence, np.int32) for sequence in sequences]
         if not config.return_dict_in_generate:
@@ -157,15 +157,18 @@ class EagleForCausalLM(PreTrainedModel):
         logits = tuple(self._steps.read(sequences, lengths))
         if not config.output_scores:
             return logits, None
-        process = on_numpy(self.get_logits_processor(config, max(lengths), LogitsProcessorList()))
-        if config.do_sample:
-            if config.top_p == 1:
-                config.top_p = (
-                    None  # off; their float32 sum may reach 1 before the last token that top_k keeps
-                )
-            process.extend(on_numpy(self.get_logits_warper(config)))
+        if config.do_sample and config.top_p == 1:
+            config.top_p = None  # off: their float32 sum may reach 1 before the last token that top_k keeps
+        process = [self._processors(config, length) for length in lengths]
         told = scores(logits, sequences, lengths, config, self.engine.graphs.capacity, process)
         return (logits if config.output_logits else None), told
+
+    def _processors(self, config: GenerationConfig, length: int) -> LogitsProcessorList:
+        """What MindFormers makes scores with, for a prompt of ``length`` tokens."""
+        processors = on_numpy(self.get_logits_processor(config, length, LogitsProcessorList()))
+        if config.do_sample:
+            processors.extend(on_numpy(self.get_logits_warper(config)))
+        return processors
 
     def load_weights(self, weights_path: str | None = None, weights: Any = None) -> None:
         """Load the teacher of another directory; what is loaded already stays. ``Trainer.predict`` calls it.

@@ -1,8 +1,8 @@
 """From MindFormers' ``GenerationConfig`` to the engine's options: every field honoured, or refused by name.
 
 The meaning of a field is that of MindFormers 1.9 where it differs from Hugging Face's: top_p drops the token
-that crosses it, a repetition penalty takes the padding token for seen, min_new_tokens counts from the longest
-prompt of a batch.
+that crosses it, and a repetition penalty takes the padding token for seen. Its two ways of computing count
+min_new_tokens of a batch's shorter prompts differently; here it means what its documentation says.
 """
 
 import difflib
@@ -130,20 +130,21 @@ def row_options(
     elif isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
         raise UserError(f"seed is {seed!r}; expected an integer from 0 to {2**64 - 1}.")
     longest = max(lengths)
+    least = [_min_length(config, length) for length in lengths]
     sampling = {
         **(_sampled(config) if config.do_sample else {}),
         "repetition_penalty": 1.0 if config.repetition_penalty is None else float(config.repetition_penalty),
-        "min_length": _min_length(config, longest),
-        "end_ids": tuple(int(token) for token in config.eos_token_id),
     }
-    if sampling["min_length"] == 0:
-        sampling["end_ids"] = ()  # any number of them may end a sequence
+    if any(least):  # else any number of tokens may end a sequence
+        sampling["end_ids"] = tuple(int(token) for token in config.eos_token_id)
     if sampling["repetition_penalty"] != 1.0 and config.pad_token_id < vocab_size:
         sampling["penalised"] = (config.pad_token_id,)
     return [
         GenerationOptions(
             max_new_tokens=_room(config, length, longest, capacity),
-            sampling=SamplingParams(seed=(int(seed) + row * _SEED_STEP) % 2**64, **sampling),
+            sampling=SamplingParams(
+                seed=(int(seed) + row * _SEED_STEP) % 2**64, min_length=least[row], **sampling
+            ),
             eos_ids=tuple(int(token) for token in config.eos_token_id),
         )
         for row, length in enumerate(lengths)
@@ -172,9 +173,10 @@ def _room(config: GenerationConfig, length: int, longest: int, capacity: int) ->
     return min(limit, capacity) - length
 
 
-def _min_length(config: GenerationConfig, longest: int) -> int:
+def _min_length(config: GenerationConfig, length: int) -> int:
+    """Tokens before a sequence may end whose prompt has ``length``."""
     new = config.min_new_tokens or 0
-    return max(0, config.min_length or 0, longest + new if new > 0 else 0)
+    return max(0, config.min_length or 0, length + new if new > 0 else 0)
 
 
 def _sampled(config: GenerationConfig) -> dict[str, Any]:

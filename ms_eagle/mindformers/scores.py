@@ -14,8 +14,6 @@ from ms_eagle.engine import Engine
 from ms_eagle.prefill import windows
 from ms_eagle.row_logits import RowLogits
 
-Processors = Sequence[LogitsProcessorList]
-
 
 class StepLogits:
     """Reads finished sequences through the engine's own caches."""
@@ -68,7 +66,7 @@ def scores(
     lengths: Sequence[int],
     config: GenerationConfig,
     capacity: int,
-    process: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    process: Sequence[Callable[[np.ndarray, np.ndarray], np.ndarray]],
 ) -> tuple[np.ndarray, ...]:
     """Logits after MindFormers' own processors.
 
@@ -77,7 +75,7 @@ def scores(
         sequences, lengths: as for ``StepLogits.read``.
         config: for its padding token.
         capacity: the length that MindFormers pads to.
-        process: ids ``[1, capacity]`` and logits ``[1, V]`` to scores ``[1, V]``.
+        process: of each row: ids ``[1, capacity]`` and logits ``[1, V]`` to scores ``[1, V]``.
     """
     told = []
     for step, given in enumerate(logits):
@@ -86,6 +84,6 @@ def scores(
             if length + step < len(sequence):
                 ids = np.full((1, capacity), config.pad_token_id, np.int64)
                 ids[0, : length + step] = sequence[: length + step]
-                processed[row] = process(ids, given[row : row + 1].copy())[0]
+                processed[row] = process[row](ids, given[row : row + 1].copy())[0]
         told.append(processed)
     return tuple(told)
