@@ -18,6 +18,12 @@ def penalised(logits, seen, penalty):
     return np.where(seen, changed, logits)
 
 
+def without_ends(logits, length, params: SamplingParams):
+    """Logits after a sequence of ``length`` tokens, without the tokens that may not end it yet."""
+    banned = np.isin(np.arange(len(logits)), params.end_ids) & (length < params.min_length)
+    return np.where(banned, np.float32(-np.inf), logits)
+
+
 def kept(logits, params: SamplingParams):
     """Kept token ids, best first, of penalised logits; float64 throughout."""
     scaled = logits.astype(np.float64) / params.temperature

@@ -256,6 +256,9 @@ def random_sampling(rng, size):
         top_p=float(rng.choice([1.0, 0.9, 0.3])),
         min_p=float(rng.choice([0.0, 0.05, 1.0])),
         repetition_penalty=float(rng.choice([1.0, 1.3, 0.7])),
+        keep_crossing=bool(rng.integers(2)),
+        min_length=int(rng.choice([0, 4, 20])),
+        end_ids=rng.integers(0, size, min(int(rng.integers(9)), size // 2)).tolist(),
     )
 
 
@@ -279,7 +282,8 @@ def check_sampling(library, rng):
         own = seen[b].copy()
         own[paths[b, :, r]] = True
         drawn = uniforms[b, positions[b, r] + 1]
-        assert choices[b, r] == reference_sampling.choose_fixed(logits[b, r], own, params[b], drawn)[0]
+        going_on = reference_sampling.without_ends(logits[b, r], int(positions[b, r]) + 1, params[b])
+        assert choices[b, r] == reference_sampling.choose_fixed(going_on, own, params[b], drawn)[0]
     kind = int(rng.integers(3))
     bad, where = int(rng.integers(batch)), int(rng.integers(rows))
     if kind == 2:
