@@ -4,11 +4,15 @@ What a row sees travels as ``visible``, int32 ``[B, N, 2 + X]``: entry ``(prefix
 slots ``0..prefix-1``, then ``count`` more, in token order. A row that sees nothing gets zeros from attention.
 """
 
+import threading
+
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from ms_eagle.kernels.library import ABSENT, PANEL, Library
 from ms_eagle.kernels.operators import Operators
+
+_LARGE = 1 << 20  # bytes; smaller arrays lie scattered, and are not what takes the time
 
 
 class AttentionBlock(nn.Cell):
@@ -288,10 +292,24 @@ class Commit(nn.Cell):
         return self.run(source, target, self.layout, *self.caches)
 
 
-def settle(library: Library, cell: nn.Cell) -> None:
-    """Move a loaded Cell's weights and caches to large memory pages, which stream faster; call it once."""
-    for parameter in cell.get_parameters():
-        library.settle(parameter.asnumpy())
+def settle(library: Library, *cells: nn.Cell) -> threading.Thread:
+    """Move the weights and caches of loaded Cells to large memory pages, which stream faster.
+
+    It takes a second for half a gigabyte, in which the caller compiles: their content stays what it is.
+
+    Returns:
+        the thread that does it, for those who want to wait.
+    """
+    arrays = [parameter.asnumpy() for cell in cells for parameter in cell.get_parameters()]
+    large = [array for array in arrays if array.nbytes >= _LARGE]
+
+    def run() -> None:
+        for array in large:
+            library.settle(array)
+
+    thread = threading.Thread(target=run, name="settle")
+    thread.start()
+    return thread
 
 
 def _parameter(array: np.ndarray, name: str) -> Parameter:

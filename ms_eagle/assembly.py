@@ -78,9 +78,11 @@ def make_graphs(
         "kernels": kernels,
     }
     if head is None:
+        backend.settle(teacher)
         return TeacherGraphs(teacher, **common)
     shape = tree_shape(config, head)
     drafter = _drafter(head, teacher, backend, config, shape)
+    backend.settle(teacher, drafter)
     proposer = Eagle3Proposer(drafter, shape)
     if config.drafter.kind == "synthetic":
         slots = teacher.cache.shape[2]

@@ -20,7 +20,9 @@ attention kernel, ``NativeBackend`` (``native_backend``) from our own CPU kernel
 ``children(vocabulary, norm, names, k)``
     a Cell ``hidden [B,R,E] -> tokens [B,R,k], log-probabilities [B,R,k]``, see ``Drafter.children``;
 ``choice()``
-    a Cell with the methods ``sample`` and ``remember``, see ``choice.StockChoice``.
+    a Cell with the methods ``sample`` and ``remember``, see ``choice.StockChoice``;
+``settle(*cells)``
+    puts the weights and caches of loaded Cells where they are read fastest.
 """
 
 from dataclasses import dataclass
@@ -120,6 +122,9 @@ class StockBackend:
     def choice(self) -> nn.Cell:
         """See the module."""
         return StockChoice()
+
+    def settle(self, *cells: nn.Cell) -> None:
+        """See the module; stock operators are not fast enough to notice where weights lie."""
 
 
 class StockVocabulary(nn.Cell):

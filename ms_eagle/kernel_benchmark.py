@@ -202,8 +202,7 @@ class Speculation:
         self._state = self.graphs.initial_state()
         uniforms = Tensor(np.zeros((1, self.graphs.positions), np.float32))
         self._controls = Tensor(params_tensor([SamplingParams()])), uniforms
-        for cell in (self.teacher, self.drafter):
-            native.settle(self.library, cell)
+        native.settle(self.library, self.teacher, self.drafter).join()
 
     def launch(self) -> np.ndarray:
         """Call a graph, and read what it gives."""

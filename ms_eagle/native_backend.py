@@ -91,6 +91,10 @@ class NativeBackend:
         """See ``backend``."""
         return NativeChoice(self.operators)
 
+    def settle(self, *cells: nn.Cell) -> None:
+        """See ``backend``: to large memory pages, while the caller goes on."""
+        native.settle(self.operators.library, *cells)
+
     def reorder(self, cache: KVCache) -> nn.Cell:
         """Commits a path like ``commit.FastReorder``, in one op for all layers."""
         return _NativeReorder(self.operators, cache)

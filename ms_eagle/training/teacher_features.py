@@ -184,4 +184,5 @@ def load_features(
             "it was made with another teacher."
         )
     teacher = load_teacher(model, backend, progress, batch=_BATCH, slots=longest + 1, taps=taps)
+    backend.settle(teacher)
     return TeacherFeatures(teacher, model.decoder.hidden_size, _CHUNK)

@@ -297,3 +297,11 @@ def test_exported_graph_runs_again(operators, tmp_path):
     got = loaded(*chunk(tokens, 0))
     got = got[0] if isinstance(got, tuple) else got
     assert got.asnumpy().tobytes() == want.tobytes()
+
+
+def test_settling_weights_changes_nothing(operators):
+    weight = np.random.default_rng(0).standard_normal((1024, 512)).astype(np.float32)
+    cell, x = native.Linear(operators, weight, None), Tensor(np.ones((1, 1, 512), np.float32))
+    before = cell(x).asnumpy()
+    native.settle(operators.library, cell, cell).join()
+    assert cell(x).asnumpy().tobytes() == before.tobytes()
