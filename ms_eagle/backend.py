@@ -21,6 +21,8 @@ attention kernel, ``NativeBackend`` (``native_backend``) from our own CPU kernel
     a Cell ``hidden [B,R,E] -> tokens [B,R,k], log-probabilities [B,R,k]``, see ``Drafter.children``;
 ``choice()``
     a Cell with the methods ``sample`` and ``remember``, see ``choice.StockChoice``;
+``reorder(cache)``
+    a Cell that commits the accepted path, as ``commit.FastReorder`` does;
 ``settle(*cells)``
     puts the weights and caches of loaded Cells where they are read fastest.
 """
@@ -33,6 +35,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from ms_eagle.attention import Attention, AttentionConfig, Read, joined
 from ms_eagle.choice import StockChoice, any_not_finite, choose_greedy
+from ms_eagle.commit import FastReorder
 from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.kernels.fused import FusedAttention
 from ms_eagle.kv_cache import KVCache
@@ -122,6 +125,10 @@ class StockBackend:
     def choice(self) -> nn.Cell:
         """See the module."""
         return StockChoice()
+
+    def reorder(self, cache: KVCache) -> nn.Cell:
+        """See the module."""
+        return FastReorder(cache)
 
     def settle(self, *cells: nn.Cell) -> None:
         """See the module; stock operators are not fast enough to notice where weights lie."""

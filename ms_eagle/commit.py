@@ -82,14 +82,14 @@ class KeepOrder(nn.Cell):
 
 
 class CloneReorder(nn.Cell):
-    """Copies both caches as a whole, then moves rows as ``FastReorder`` does.
+    """Copies both caches as a whole, then lets ``move``, another Cell of this kind, move rows.
 
     What a branch costs that is a copy of the cache instead of a view of it: a baseline for measurements.
     """
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(self, cache: KVCache, move: nn.Cell) -> None:
         super().__init__()
-        self.cache, self.move = cache, FastReorder(cache)
+        self.cache, self.move = cache, move
         buffers = (*cache.keys, *cache.values)
         self.copies = ParameterTuple(
             Parameter(ops.zeros(buffer.shape, buffer.dtype), name=f"copy.{i}", requires_grad=False)

@@ -13,7 +13,7 @@ from ms_eagle.architecture import DecoderConfig
 from ms_eagle.assembly import engine_kind, make_graphs, teacher_slots, tree_shape
 from ms_eagle.backend import StockBackend
 from ms_eagle.checkpoint import Checkpoint
-from ms_eagle.commit import CloneReorder, FastReorder, FullReorder, KeepOrder
+from ms_eagle.commit import CloneReorder, FullReorder, KeepOrder
 from ms_eagle.config import Config
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
@@ -27,8 +27,6 @@ from ms_eagle.sources import ModelFiles
 from ms_eagle.synthetic import random_head
 from ms_eagle.teacher import Teacher
 from ms_eagle.tokenizer import Tokenizer, load_tokenizer
-
-_REORDERS = {"fast": FastReorder, "full": FullReorder, "length": KeepOrder, "clone": CloneReorder}
 
 
 @dataclass(frozen=True)
@@ -207,9 +205,13 @@ def _cache_dir(config: Config) -> Path | None:
 
 def _reorder(config: Config, backend: StockBackend | NativeBackend) -> Callable[[KVCache], nn.Cell]:
     """How accepted rows are committed: the full reorder has stock operators only."""
-    if config.execution.commit == "fast" and isinstance(backend, NativeBackend):
-        return backend.reorder
-    return _REORDERS[config.execution.commit]
+    kinds = {
+        "fast": backend.reorder,
+        "full": FullReorder,
+        "length": KeepOrder,
+        "clone": lambda cache: CloneReorder(cache, backend.reorder(cache)),
+    }
+    return kinds[config.execution.commit]
 
 
 def _counted(read: Callable[[str], np.ndarray], advance: Callable[[], None]) -> Callable[[str], np.ndarray]:

@@ -96,7 +96,7 @@ class NativeBackend:
         native.settle(self.operators.library, *cells)
 
     def reorder(self, cache: KVCache) -> nn.Cell:
-        """Commits a path like ``commit.FastReorder``, in one op for all layers."""
+        """See ``backend``; one op for all layers."""
         return _NativeReorder(self.operators, cache)
 
 

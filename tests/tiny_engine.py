@@ -8,7 +8,6 @@ import numpy as np
 
 from ms_eagle.architecture import DecoderConfig
 from ms_eagle.backend import StockBackend
-from ms_eagle.commit import FastReorder
 from ms_eagle.drafter import Drafter
 from ms_eagle.engine import Engine
 from ms_eagle.graphs import EagleGraphs, TeacherGraphs
@@ -161,7 +160,7 @@ def eagle(
         capacity=capacity,
         kernels=backend.name,
         confidence=confidence,
-        reorder=reorder or getattr(backend, "reorder", FastReorder),
+        reorder=reorder or backend.reorder,
     )
     return kind(graphs, CharacterTokenizer(), directory=Path(), dtype="float32", load_seconds=0.0)
 
