@@ -95,7 +95,7 @@ def test_native_steps_give_the_integers_of_the_stock_ones(both, **drawn):
 class Sample(nn.Cell):
     def __init__(self, backend):
         super().__init__()
-        self.choice = backend.choice(SEEN_SHAPE[1])
+        self.choice = backend.choice()
         self.seen = Parameter(Tensor(np.zeros(SEEN_SHAPE, np.bool_)), name="seen")
 
     def construct(self, logits, paths, positions, params, uniforms, emitted, count):
