@@ -78,11 +78,17 @@ def find_compiler() -> str:
     raise NativeUnavailable("no C++ compiler (g++, c++ or clang++) on the search path")
 
 
+def source_files(directory: Path = SOURCES) -> list[Path]:
+    """The files that a library is made of."""
+    return sorted(path for path in directory.iterdir() if path.suffix in (".cc", ".h"))
+
+
 def build(
     level: str | None = None,
     directory: Path | None = None,
     compiler: str | None = None,
     extra: Sequence[str] = (),
+    sources: Path = SOURCES,
 ) -> Path:
     """Return the shared library for ``level``, compiling it first unless the cache has it.
 
@@ -95,6 +101,7 @@ def build(
         directory: the cache; None is ``default_directory()``.
         compiler: None is ``find_compiler()``.
         extra: further compiler flags, such as ``SANITIZE``.
+        sources: the directory of the sources.
 
     Raises:
         NativeUnavailable: no compiler, a compilation that fails, or a cache that cannot be written.
@@ -103,19 +110,18 @@ def build(
     compiler = find_compiler() if compiler is None else compiler
     directory = default_directory() if directory is None else directory
     flags = (*_FLAGS, *_STAY_LOADED, *LEVELS[level], *extra)
-    sources = sorted(SOURCES.glob("*.cc"))
     key = hashlib.sha256()
-    for path in sorted(SOURCES.iterdir()):
-        if path.suffix in (".cc", ".h"):
-            content = path.read_bytes()
-            key.update(f"{path.name} {len(content)}\n".encode() + content)
+    for path in source_files(sources):
+        content = path.read_bytes()
+        key.update(f"{path.name} {len(content)}\n".encode() + content)
     key.update("\n".join((_version(compiler), platform.machine(), *flags)).encode())
     library = directory / f"ms_eagle_{level}_{key.hexdigest()[:24]}.so"
     if library.is_file():
         return library
     try:
         with replacing(library) as temporary:
-            _run((compiler, *flags, *map(str, sources), "-o", str(temporary)))
+            units = (str(path) for path in source_files(sources) if path.suffix == ".cc")
+            _run((compiler, *flags, *units, "-o", str(temporary)))
     except OSError as error:
         raise NativeUnavailable(
             f"cannot write the compiled kernels to {directory}: {error.strerror or error}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ms_eagle.kernels.build import NativeUnavailable, build
+from ms_eagle.kernels.build import SOURCES, NativeUnavailable, build
 
 PANEL = 32
 """Columns of a panel of packed weights (``kPanel`` in ``cpu/panel.h``)."""
@@ -121,22 +121,28 @@ class Library:
             raise NativeError(self._functions.ms_eagle_last_error().decode(errors="replace"))
 
 
-def load(threads: int | None = None, level: str | None = None, directory: Path | None = None) -> Library:
+def load(
+    threads: int | None = None,
+    level: str | None = None,
+    directory: Path | None = None,
+    sources: Path = SOURCES,
+) -> Library:
     """Build the kernels if this machine has not, load them and set the threads of the process.
 
     Args:
         threads: None means every core that the process may use.
         level: a key of ``build.LEVELS``; None is the best that this machine can run.
         directory: the cache of built libraries; None is the user's.
+        sources: the directory of their sources.
 
     Raises:
         NativeUnavailable: no compiler, a failed build, or a library that cannot be loaded.
     """
-    path = build(level, directory)
+    path = build(level, directory, sources=sources)
     try:
         library = Library(path)
     except NativeUnavailable:
         path.unlink(missing_ok=True)  # damaged since it was built: once more from the sources
-        library = Library(build(level, directory))
+        library = Library(build(level, directory, sources=sources))
     library.set_threads(available_cores() if threads is None else threads)
     return library

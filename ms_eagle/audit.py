@@ -15,9 +15,9 @@ from mindspore import Tensor
 from ms_eagle.cycle import TeacherCycle
 from ms_eagle.engine import COUNT, TOKENS
 from ms_eagle.invariants import InvariantError
-from ms_eagle.prefill import windows
 from ms_eagle.reference import ReferenceGraphs
 from ms_eagle.row_logits import RowLogits
+from ms_eagle.windows import windows
 
 # A choice between two logits closer than this share of the larger may fall differently where kernels round
 # differently for one row and for many.

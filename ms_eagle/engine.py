@@ -25,13 +25,13 @@ from mindspore import Tensor, nn
 
 from ms_eagle.answer import Answer
 from ms_eagle.errors import UserError
+from ms_eagle.faults import HEALTHY, TEACHER_NOT_FINITE
 from ms_eagle.generation import Completion, GenerationOptions, Seconds
 from ms_eagle.observer import Observer, TurnName
-from ms_eagle.prefill import windows
 from ms_eagle.sampling import params_tensor
-from ms_eagle.steps import HEALTHY, TEACHER_NOT_FINITE
 from ms_eagle.tokenizer import Tokenizer
 from ms_eagle.uniform import uniform_table
+from ms_eagle.windows import windows
 
 OnText = Callable[[int, str], None]
 OnTokens = Callable[[list[list[int]]], None]

@@ -145,7 +145,7 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
         slots=teacher_slots(config, head),
         taps=() if head is None else head.config.taps,
     )
-    graphs = make_graphs(config, teacher, head, backend, backend.name, _reorder(config, backend))
+    graphs = make_graphs(config, teacher, head, backend, backend.name, reorder(config, backend))
     reference.describe(graphs, model.files, head, progress)
     return engine_kind(config)(
         reference.graphs(graphs, model.tokenizer),
@@ -203,7 +203,7 @@ def _cache_dir(config: Config) -> Path | None:
     return Path(config.model.cache_dir).expanduser() if config.model.cache_dir else None
 
 
-def _reorder(config: Config, backend: StockBackend | NativeBackend) -> Callable[[KVCache], nn.Cell]:
+def reorder(config: Config, backend: StockBackend | NativeBackend) -> Callable[[KVCache], nn.Cell]:
     """How accepted rows are committed: the full reorder has stock operators only."""
     kinds = {
         "fast": backend.reorder,

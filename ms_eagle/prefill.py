@@ -1,8 +1,5 @@
-"""Reading the prompt: fixed-size chunks through the teacher, whatever the prompt's length."""
+"""Reading the prompt: one chunk of a fixed size through the teacher; ``windows`` cuts prompts into them."""
 
-from collections.abc import Iterator, Sequence
-
-import numpy as np
 from mindspore import Tensor, nn
 
 from ms_eagle.proposer import Eagle3Proposer
@@ -49,27 +46,3 @@ class EaglePrefill(nn.Cell):
         tokens, following = window[:, :rows], window[:, 1 : rows + 1]
         _, taps = self.teacher(tokens, *self.teacher.steps.chunk_rows(tokens, start, count))
         return self.proposer.extend(taps, following, start, count, state)
-
-
-def windows(
-    sequences: Sequence[Sequence[int]], start: np.ndarray, end: np.ndarray, chunk: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The calls that read tokens ``start`` to ``end - 1`` of every sequence (on the host).
-
-    Args:
-        sequences: B of them, each with the token after its last one to read.
-        start, end: ``[B]`` integers.
-        chunk: C.
-
-    Yields:
-        window ``[B, C + 1]``, start ``[B]`` and count ``[B]``, int32, as ``TeacherPrefill`` takes them.
-    """
-    at = start.astype(np.int32)
-    while (at < end).any():
-        count = np.minimum(end - at, chunk).clip(0).astype(np.int32)
-        window = np.zeros((len(sequences), chunk + 1), np.int32)
-        for row, sequence in enumerate(sequences):
-            part = sequence[at[row] : at[row] + chunk + 1]
-            window[row, : len(part)] = part
-        yield window, at, count
-        at = at + count

@@ -1,4 +1,4 @@
-"""The safetensors container: a strict header reader and a streaming float32 writer.
+"""The safetensors container: a strict header reader and a streaming writer.
 
 Format: 8 bytes little-endian header length, a JSON header mapping names to dtype, shape and offsets, then
 the tensors' bytes without gaps (github.com/huggingface/safetensors, README, "Format").
@@ -67,28 +67,30 @@ def read_header(path: Path) -> dict[str, Entry]:
     return entries
 
 
-def write_float32(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], chunks: Callable[[str], Iterable[np.ndarray]]
+def write(
+    path: Path,
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]],
+    chunks: Callable[[str], Iterable[bytes | memoryview]],
 ) -> str:
-    """Write a float32 safetensors file tensor by tensor, holding one chunk in memory at a time.
+    """Write a safetensors file tensor by tensor, holding one chunk in memory at a time.
 
     Args:
         path: written directly: give a path in a temporary directory. Synced to disk before returning.
-        shapes: name to shape, in the order of writing.
-        chunks: gives a tensor's values, float32, as pieces that concatenate to it in row-major order.
+        tensors: name to dtype, as headers name it, and shape, in the order of writing.
+        chunks: gives the bytes of a tensor in row-major order, as pieces that concatenate to it.
 
     Returns: hexadecimal SHA-256 of the file.
 
     Raises:
-        ValueError: the chunks of a tensor are not float32 or do not add up to its shape.
+        ValueError: the chunks of a tensor do not add up to its shape.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    for name, (dtype, shape) in tensors.items():
+        start, end = end, end + _ITEM_SIZES[dtype] * math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # aligned data can be memory-mapped as float32
+    text += b" " * (-len(text) % 8)  # aligned data can be memory-mapped
     digest = hashlib.sha256()
     with open(path, "wb") as target:
 
@@ -98,18 +100,34 @@ def write_float32(
 
         put(len(text).to_bytes(_PREFIX, "little"))
         put(text)
-        for name, shape in shapes.items():
+        for name, (dtype, shape) in tensors.items():
             written = 0
             for chunk in chunks(name):
-                if chunk.dtype != np.float32:
-                    raise ValueError(f"chunk of {name} is {chunk.dtype}, expected float32")
-                put(np.ascontiguousarray(chunk, "<f4").reshape(-1).data)
-                written += chunk.size
-            if written != math.prod(shape):
-                raise ValueError(f"{written} values written for {name}, expected shape {shape}")
+                put(chunk)
+                written += memoryview(chunk).nbytes
+            if written != _ITEM_SIZES[dtype] * math.prod(shape):
+                raise ValueError(f"{written} bytes written for {name}, expected {dtype} of shape {shape}")
         target.flush()
         os.fsync(target.fileno())
     return digest.hexdigest()
+
+
+def write_float32(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], chunks: Callable[[str], Iterable[np.ndarray]]
+) -> str:
+    """`write` for float32 alone: ``chunks`` gives a tensor's values as arrays.
+
+    Raises:
+        ValueError: the chunks of a tensor are not float32 or do not add up to its shape.
+    """
+
+    def pieces(name: str) -> Iterable[memoryview]:
+        for chunk in chunks(name):
+            if chunk.dtype != np.float32:
+                raise ValueError(f"chunk of {name} is {chunk.dtype}, expected float32")
+            yield np.ascontiguousarray(chunk, "<f4").reshape(-1).data
+
+    return write(path, {name: ("F32", shape) for name, shape in shapes.items()}, pieces)
 
 
 def _unusable(path: Path, found: str) -> UserError:

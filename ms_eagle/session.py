@@ -10,7 +10,6 @@ from ms_eagle.conversation import Conversation
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.generation import Completion, GenerationOptions
-from ms_eagle.loading import load_engine
 from ms_eagle.observer import TurnName
 from ms_eagle.progress import Progress
 from ms_eagle.report import Report
@@ -72,6 +71,8 @@ class Session:
         Raises:
             UserError: see ``load_engine`` and ``load_template``.
         """
+        from ms_eagle.loading import load_engine  # the model code, which a deployed bundle does without
+
         engine = load_engine(config, progress)
         template = None if raw else load_template(engine.directory, config.model.chat_template)
         return cls(engine, template, config, progress)

@@ -14,11 +14,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from ms_eagle import accept, masks, tree
+from ms_eagle.faults import DRAFTER_NOT_FINITE, TEACHER_NOT_FINITE
 from ms_eagle.tensorize import tensorize
 from ms_eagle.tree import Beam, Pool, TreeShape
-
-# Fault codes of a report, by priority.
-HEALTHY, TEACHER_NOT_FINITE, DRAFTER_NOT_FINITE = 0, 1, 2
 
 Rows = tuple[Tensor, Tensor, Tensor]
 """Positions and slots ``[B, N]`` int32, and what each row sees."""

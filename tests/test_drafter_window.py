@@ -10,7 +10,7 @@ from mindspore import Tensor
 from ms_eagle.drafter_window import windowed
 from ms_eagle.errors import UserError
 from ms_eagle.generation import GenerationOptions
-from ms_eagle.prefill import windows
+from ms_eagle.windows import windows
 
 SLOTS = 24
 WINDOW = "drafter.window="

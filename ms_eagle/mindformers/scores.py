@@ -11,8 +11,8 @@ from mindformers import GenerationConfig, LogitsProcessorList
 from mindspore import Tensor
 
 from ms_eagle.engine import Engine
-from ms_eagle.prefill import windows
 from ms_eagle.row_logits import RowLogits
+from ms_eagle.windows import windows
 
 
 class StepLogits:

@@ -1,0 +1,124 @@
+"""A bundle's graphs behind the interface that the host loop drives (``engine.Graphs``)."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from ms_eagle.deployment.bundle import Bundle
+from ms_eagle.deployment.manifest import GraphRecord, TreeRecord
+from ms_eagle.deployment.memory import Memory, zeros
+from ms_eagle.deployment.mindir import MindIR, bind, code_in
+from ms_eagle.errors import UserError
+
+SEEN = "seen"
+"""The state that remembers, for the repetition penalty, which tokens a sequence has: bool ``[B, V]``."""
+
+
+class Loader:
+    """Loads graphs of one bundle, each once, over one `Memory`."""
+
+    def __init__(self, bundle: Bundle, memory: Memory, library: Path | None) -> None:
+        """``library``: of the native kernels; None where the target has none."""
+        self.bundle, self.memory, self._library = bundle, memory, library
+        self._cells: dict[str, nn.GraphCell] = {}
+        self._fresh = False
+
+    def cell(self, record: GraphRecord) -> nn.GraphCell:
+        """The graph as a Cell; it compiles when it is first called.
+
+        Raises:
+            UserError: the file is no graph of this bundle, or would run code that is not ours.
+        """
+        if record.file not in self._cells:
+            self._cells[record.file] = self._load(record)
+            self._fresh = True
+        return self._cells[record.file]
+
+    def _load(self, record: GraphRecord) -> nn.GraphCell:
+        path = self.bundle.path(record.file)
+        graph = MindIR(self.bundle.read(record.file), str(path))
+        refuse_code(graph, native=self._library is not None)
+        inputs = [(each.dtype, list(each.shape)) for each in graph.inputs()]
+        if inputs != [(each.dtype, each.shape) for each in record.inputs]:
+            raise UserError(f"{path} takes other inputs than the manifest says; export the bundle again")
+        self.memory.check({each.name: (each.dtype, each.shape) for each in graph.parameters()}, path)
+        if self._library is not None:
+            bind(graph, self._library)
+        with tempfile.TemporaryDirectory(prefix="ms_eagle-") as directory:
+            copy = Path(directory) / "graph.mindir"
+            copy.write_bytes(graph.data())
+            cell = nn.GraphCell(ms.load(str(copy)))
+        self.memory.share(dict(cell.parameters_and_names()))
+        return cell
+
+    def check_shared(self) -> None:
+        """See `Memory`; does nothing unless a graph was loaded since the last time."""
+        if self._fresh:
+            self.memory.check_shared()
+            self._fresh = False
+
+
+def refuse_code(graph: MindIR, *, native: bool) -> None:
+    """Refuse a graph that would run anything but MindSpore's operators and our kernels.
+
+    Raises:
+        UserError: naming what was found.
+    """
+    found = code_in(graph)
+    if not native and graph.find("Custom"):
+        found.append("native kernels, which the target has not")
+    if found:
+        raise UserError(
+            f"{graph.where} holds {found[0]}, which no bundle has; it is damaged or foreign: do not run it"
+        )
+
+
+class DeployedGraphs:
+    """Graphs of a bundle; the protocol is ``engine.Graphs``.
+
+    Attributes:
+        width: most tokens of a cycle.
+    """
+
+    mode = "performance"
+    observer = None
+
+    def __init__(self, loader: Loader, tree: TreeRecord | None) -> None:
+        """``tree``: whose cycles to run; None decodes with the teacher alone."""
+        manifest = loader.bundle.manifest
+        self._loader, self._tree, self._manifest = loader, tree, manifest
+        self.batch, self.chunk, self.capacity = manifest.batch, manifest.chunk, manifest.capacity
+        self.positions, self.vocab_size = manifest.positions, manifest.vocab_size
+        self.drafter = "none" if tree is None else "eagle3"
+        self.kernels, self.width = manifest.kernels, 1 if tree is None else tree.depth + 1
+
+    def prefill(self) -> nn.Cell:
+        """The Cell that reads a chunk."""
+        return self._loader.cell(self._manifest.graph(tree=self._tree, sampled=None))
+
+    def cycle(self, greedy: bool) -> nn.Cell:
+        """The Cell of one cycle: argmax only, or with every sampling option."""
+        return self._loader.cell(self._manifest.graph(tree=self._tree, sampled=not greedy))
+
+    def initial_state(self) -> Tensor:
+        """Zeros: the drafter has seen nothing yet."""
+        inputs = self._manifest.graph(tree=self._tree, sampled=None).inputs
+        return zeros(inputs[len(inputs) - 1])
+
+    def clear(self) -> None:
+        """Empty all caches."""
+        for state in self._manifest.states:
+            if state.name != SEEN:
+                self._loader.memory.replace(state.name, zeros(state))
+
+    def start_request(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Let the repetition penalty know the prompts."""
+        self._loader.check_shared()
+        seen = np.zeros((self.batch, self.vocab_size), bool)
+        for row, sequence in enumerate(sequences):
+            seen[row, list(sequence)] = True
+        self._loader.memory.replace(SEEN, Tensor(seen))

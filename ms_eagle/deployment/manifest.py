@@ -1,0 +1,166 @@
+"""What a bundle says about itself: ``manifest.json``, read strictly."""
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from ms_eagle import json_file
+from ms_eagle.errors import UserError
+
+FILE = "manifest.json"
+SCHEMA = 1
+"""Version of the bundle format; a reader takes exactly its own."""
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Record(BaseModel):
+    """Part of a manifest: only the declared keys, no conversions, immutable."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def _inside(name: str) -> str:
+    """A relative path that stays below the bundle, with forward slashes."""
+    path = PurePosixPath(name)
+    if "\\" in name or "\0" in name or path.is_absolute() or ".." in path.parts or str(path) != name:
+        raise ValueError("a path inside the bundle is needed")
+    return name
+
+
+Name = Annotated[str, Field(min_length=1), AfterValidator(_inside)]
+
+
+class FileRecord(Record):
+    """A file of the bundle: relative path, size in bytes, hexadecimal SHA-256."""
+
+    name: Name
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class TensorRecord(Record):
+    """Name, number format (``float32``, ``int32``, ...) and shape of an input or of a state."""
+
+    name: str
+    dtype: Literal["float32", "float16", "bfloat16", "int32", "bool"]
+    shape: list[Count]
+
+
+class TreeRecord(Record):
+    """The shape of a draft tree: M, D and k."""
+
+    budget: Count
+    depth: Count
+    branch: Count
+
+    def __str__(self) -> str:
+        return f"{self.budget}x{self.depth}x{self.branch}"
+
+
+class GraphRecord(Record):
+    """One MINDIR file.
+
+    Attributes:
+        file: its path in the bundle.
+        drafter: whether it drafts; else it is the teacher alone.
+        tree: of a cycle that drafts; None otherwise.
+        sampled: of a cycle: with every sampling option, or greedy only; None for a prefill.
+        inputs: of a call, in order.
+    """
+
+    file: Name
+    drafter: bool
+    tree: TreeRecord | None
+    sampled: bool | None
+    inputs: list[TensorRecord]
+
+
+class Slots(Record):
+    """Cache rows of a sequence, trash slot included (DESIGN.md, "Shapes": S and S_d)."""
+
+    teacher: Count
+    drafter: Count | None
+
+
+class Manifest(Record):
+    """The whole manifest.
+
+    Attributes:
+        schema_version: ``SCHEMA`` of the writer.
+        target: the device that the graphs are for.
+        model, head: where they came from, as the configuration named them.
+        random: why the weights are no real ones; None for real ones.
+        versions: of MindSpore and this package, when it was made.
+        kernels, dtype, batch, chunk, capacity, positions, vocab_size: as in ``engine.Graphs``.
+        layers: of the teacher.
+        trees: the shapes that there are cycles for, the configured one first.
+        states: what the graphs write to, zeros at the start; ``seen`` is for the repetition penalty.
+        files: every file but this one.
+    """
+
+    schema_version: int
+    target: Literal["cpu", "ascend"]
+    model: str
+    head: str | None
+    random: str | None
+    versions: dict[str, str]
+    kernels: str
+    dtype: Literal["float32", "float16", "bfloat16"]
+    batch: Count
+    chunk: Count
+    capacity: Count
+    positions: Count
+    vocab_size: Count
+    layers: Count
+    slots: Slots
+    trees: list[TreeRecord]
+    graphs: list[GraphRecord]
+    states: list[TensorRecord]
+    files: list[FileRecord]
+
+    def graph(self, *, tree: TreeRecord | None, sampled: bool | None) -> GraphRecord:
+        """The graph of a role: a prefill where ``sampled`` is None, the teacher's alone without a tree.
+
+        Raises:
+            UserError: the bundle has none.
+        """
+        for each in self.graphs:
+            same_tree = sampled is None or each.tree == tree
+            if each.drafter == (tree is not None) and each.sampled == sampled and same_tree:
+                return each
+        what = "prefill" if sampled is None else f"{'sampled' if sampled else 'greedy'} cycle"
+        raise UserError(
+            f"the bundle has no {what} {'of the teacher alone' if tree is None else f'for the tree {tree}'}: "
+            "export it again"
+        )
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read the manifest of a bundle.
+
+    Raises:
+        UserError: there is none, it is of another schema version, or it is malformed.
+    """
+    path = directory / FILE
+    if not path.is_file():
+        raise UserError(f"{directory} holds no {FILE}: expected a bundle, as tools/export.py writes one")
+    content = json_file.read_object(path)
+    version = content.get("schema_version")
+    if version != SCHEMA or isinstance(version, bool):
+        raise UserError(
+            f"{path}: found schema_version {version!r}, expected {SCHEMA}; export the bundle again with this "
+            "version, or run it with the one that made it"
+        )
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise UserError(f"{path}: {key}: {first['msg']}; restore the file or export again") from error
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest of a bundle."""
+    json_file.write_object(directory / FILE, manifest.model_dump(mode="json"))

@@ -1,0 +1,265 @@
+"""MINDIR files as protobuf: what a graph is made of, and the changes that a bundle's graphs go through.
+
+A bundle's graph has no weights in it: its Parameters carry names, shapes and number formats only, and are
+given their memory when it is loaded. Its native kernels are named ``ms_eagle:Function``; ``bind`` puts the
+library of the machine in the place of ``ms_eagle``, and changes nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from mindspore.train import mind_ir_pb2
+
+from ms_eagle.errors import UserError
+
+PLACEHOLDER = "ms_eagle"
+# Where an operator takes indices.
+INDEX_INPUTS = {
+    "Gather": (1,),
+    "GatherD": (2,),
+    "GatherNd": (1,),
+    "ScatterUpdate": (1,),
+    "ScatterNd": (0,),
+    "ScatterNdUpdate": (1,),
+    "TensorScatterElements": (1,),
+    "TensorScatterUpdate": (1,),
+    "StridedSlice": (1, 2),
+    "Slice": (1,),
+}
+_DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
+    11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+}  # fmt: skip
+_NUMPY = {1: np.float32, 3: np.int8, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16}
+# Operators that run code kept in the graph or reach outside of it.
+_FOREIGN = ("Py", "Print", "TensorDump", "FileSystem", "Load_From")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A Parameter of a graph: name, number format, shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that a node gives: number format and shape, negative where a size is not known."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class MindIR:
+    """A parsed graph.
+
+    Attributes:
+        model: the protobuf message.
+        nodes: of the graph and its functions.
+        constants: the attribute that holds a constant, by the name of its value.
+    """
+
+    def __init__(self, data: bytes, where: str) -> None:
+        """Parse.
+
+        Args:
+            data: a whole file.
+            where: names it in errors.
+
+        Raises:
+            UserError: it is not a MINDIR.
+        """
+        self.where = where
+        self.model = mind_ir_pb2.ModelProto()
+        try:
+            self.model.ParseFromString(data)
+        except DecodeError as error:
+            raise UserError(f"{where} is not a readable MINDIR; restore it or export again") from error
+        if not self.model.graph.node:
+            raise UserError(f"{where} holds no graph; expected a MINDIR of tools/export.py")
+        self._names = {primitive.name: primitive.op_type for primitive in self.model.primitives}
+        self.nodes = [node for graph in self._graphs() for node in graph.node]
+        self.constants = {
+            node.output[0]: node.attribute[0] for node in self.nodes if node.op_type == "Constant"
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> "MindIR":
+        """Parse a file."""
+        return cls(path.read_bytes(), str(path))
+
+    def _graphs(self) -> tuple:
+        return (self.model.graph, *self.model.functions)
+
+    def operator(self, node: mind_ir_pb2.NodeProto) -> str:
+        """A node's operator; nodes refer to the table of primitives."""
+        return self._names.get(node.op_type.removeprefix("REF::"), node.op_type)
+
+    def operators(self) -> Counter:
+        """How often each operator occurs."""
+        return Counter(self.operator(node) for node in self.nodes)
+
+    def find(self, operator: str) -> list:
+        """All nodes of one operator."""
+        return [node for node in self.nodes if self.operator(node) == operator]
+
+    def parameters(self) -> list[Parameter]:
+        """Every Parameter."""
+        return [
+            Parameter(
+                _plain(each.name),
+                _DTYPES.get(each.data_type, f"type {each.data_type}"),
+                tuple(each.dims),
+            )
+            for graph in self._graphs()
+            for each in graph.parameter
+        ]
+
+    def inputs(self) -> list[Parameter]:
+        """What a call takes, in order."""
+        return [
+            Parameter(_plain(each.name), value.dtype, value.shape)
+            for each in self.model.graph.input
+            for value in _values(each.tensor)
+        ]
+
+    def values(self) -> dict[str, Value]:
+        """Every single tensor of the graph by the name that nodes take it under."""
+        known = {
+            each.name: Value(_DTYPES.get(each.data_type, "other"), tuple(each.dims))
+            for graph in self._graphs()
+            for each in graph.parameter
+        }
+        for graph in self._graphs():
+            known |= {each.name: value for each in graph.input for value in _values(each.tensor)}
+        for node in self.nodes:
+            for attribute in node.attribute:
+                found = list(_values(_tensors(attribute)))
+                if len(found) == 1 and (attribute.name == "shape" or node.op_type == "Constant"):
+                    known[node.output[0]] = found[0]
+        for node in self.find("Load"):  # reads a Parameter
+            known.setdefault(node.output[0], known.get(node.input[0], Value("other", ())))
+        return known
+
+    def constant_indices(self) -> list[int]:
+        """Every constant number that a gather, scatter or slice of the graph is given as an index."""
+        return [number for _, numbers in self.index_constants() for number in numbers]
+
+    def index_constants(self) -> Iterator[tuple[mind_ir_pb2.NodeProto, list[int]]]:
+        """The nodes that take constants as indices, and these."""
+        for node in self.nodes:
+            for place in INDEX_INPUTS.get(self.operator(node), ()):
+                if node.input[place] in self.constants:
+                    yield node, integers(self.constants[node.input[place]])
+
+    def dimensions(self) -> list[int]:
+        """Every dimension of every node's result; a dynamic one is negative."""
+        return [
+            dim
+            for node in self.nodes
+            for attribute in node.attribute
+            if attribute.name == "shape"
+            for tensor in _tensors(attribute)
+            for dim in tensor.dims
+        ]
+
+    def data(self) -> bytes:
+        """The file's content."""
+        return self.model.SerializeToString(deterministic=True)
+
+
+def strip(graph: MindIR, names: Mapping[str, str]) -> None:
+    """Take everything out of a fresh export that does not belong into a bundle.
+
+    Args:
+        graph: is changed: Parameters are renamed and hold no data, native kernels lose their library.
+        names: what the bundle calls each Parameter.
+    """
+    for each in graph._graphs():
+        renamed = {}
+        for parameter in each.parameter:
+            scope, colon, name = parameter.name.rpartition(":")
+            renamed[parameter.name] = f"{scope}{colon}{names[name]}"
+            parameter.name, parameter.ref_key = renamed[parameter.name], names[name]
+            parameter.ClearField("raw_data")
+            parameter.ClearField("external_data")
+        for node in each.node:
+            for i, taken in enumerate(node.input):
+                if taken in renamed:
+                    node.input[i] = renamed[taken]
+    _name_functions(graph, lambda function: f"{PLACEHOLDER}:{function.rpartition(':')[2]}")
+
+
+def bind(graph: MindIR, library: Path) -> None:
+    """Let the native kernels of a bundle's graph be those of a library on this machine."""
+    _name_functions(graph, lambda function: f"{library}:{function.rpartition(':')[2]}")
+
+
+def code_in(graph: MindIR) -> list[str]:
+    """What in a graph could run code that is not ours or read files, in words; a bundle has nothing such.
+
+    The custom operators that are allowed are compiled functions called ``ms_eagle:Name``.
+    """
+    found = []
+    for primitive in graph.model.primitives:
+        if primitive.op_type.startswith(_FOREIGN):
+            found.append(f"operator {primitive.op_type}")
+        if primitive.op_type == "Custom":
+            texts = {attribute.name: _text(attribute.s) for attribute in primitive.attribute}
+            place, _, function = texts.get("func_name", "").partition(":")
+            ours = place == PLACEHOLDER and function.isidentifier()
+            if texts.get("func_type") != "aot" or texts.get("imply_path") or not ours:
+                found.append(f"custom operator {texts.get('func_name')!r} ({texts.get('func_type')})")
+    tensors = [each for part in graph._graphs() for each in part.parameter]
+    found += [f"external data of {_plain(t.name)}" for t in tensors if t.external_data.location]
+    if graph.model.HasField("preprocessor"):
+        found.append("a preprocessor")
+    return found
+
+
+def integers(attribute: mind_ir_pb2.AttributeProto) -> list[int]:
+    """The integers of a constant: a number, a tuple of them, or a tensor."""
+    found = [attribute.i] if attribute.type in (attribute.INT64, attribute.INT32) else []
+    for value in attribute.values:
+        found += integers(value)
+    for tensor in attribute.tensors:
+        if tensor.data_type in _NUMPY:
+            found += np.frombuffer(tensor.raw_data, _NUMPY[tensor.data_type]).astype(np.int64).tolist()
+    return found
+
+
+def _name_functions(graph: MindIR, rename: Callable[[str], str]) -> None:
+    for primitive in graph.model.primitives:
+        if primitive.op_type != "Custom":
+            continue
+        for attribute in primitive.attribute:
+            if attribute.name == "func_name":
+                attribute.s = rename(_text(attribute.s)).encode()
+            if attribute.name == "uniq_name":
+                attribute.s = f"Custom_{rename(_text(attribute.s))}".encode()
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _plain(name: str) -> str:
+    """A Parameter's name without the number of its graph."""
+    return name.rpartition(":")[2]
+
+
+def _tensors(attribute: mind_ir_pb2.AttributeProto) -> Iterator[mind_ir_pb2.TensorProto]:
+    yield from attribute.tensors
+    for value in attribute.values:
+        yield from _tensors(value)
+
+
+def _values(tensors: Iterable[mind_ir_pb2.TensorProto]) -> Iterator[Value]:
+    for tensor in tensors:
+        yield Value(_DTYPES.get(tensor.data_type, "other"), tuple(tensor.dims))
