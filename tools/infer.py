@@ -10,8 +10,9 @@ from ms_eagle import command_line, files
 from ms_eagle.errors import UserError
 from ms_eagle.prompts import check_text, read_prompts
 
-if TYPE_CHECKING:  # main imports it when Ctrl-C is in hand
+if TYPE_CHECKING:  # main imports them when Ctrl-C is in hand
     from ms_eagle.config import Config
+    from ms_eagle.deployment.bundle import Bundle
 
 DESCRIPTION = """\
 Chat with a model, answer one prompt, or answer a file of prompts.
@@ -30,6 +31,7 @@ examples:
   python tools/infer.py --prompt "Once upon a time" --raw --set generation.temperature=0.8
   python tools/infer.py --config configs/qwen3_8b.yaml --drafter /models/Qwen3-8B-eagle3
   python tools/infer.py --engine mindformers --prompt "Why is the sky blue?"
+  python tools/infer.py --deployed smollm2.bundle --prompt "Why is the sky blue?"
   git diff | python tools/infer.py --set model.system_prompt="Summarise this change."
   python tools/infer.py --prompt Hello --json | python -m json.tool
 
@@ -56,16 +58,9 @@ fields of --json, one object a line for each turn:
 
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
-    from ms_eagle.config import load_config
-
     args = parse(argv)
-    trace = [] if args.trace is None else [f"execution.trace={json.dumps(args.trace)}"]
-    config = load_config(
-        args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter), *trace]
-    )
-    check_trace(args, config)
-    if config.drafter.kind == "eagle3" and config.drafter.source is not None:
-        check_head(config.drafter.source)
+    bundle = None if args.deployed is None else open_bundle(args)
+    config = configure(args) if bundle is None else bundle.config(args.overrides)
     texts = asked(args)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
@@ -73,18 +68,66 @@ def main(argv: list[str]) -> int:
     from ms_eagle.progress import Progress
     from ms_eagle.report import JsonReport, TextReport
     from ms_eagle.session import Dialog, Session
-
-    if args.engine == "mindformers":
-        from ms_eagle.mindformers.session import PipelineSession as Session
+    from ms_eagle.startup import StartReport, since_start
 
     report = JsonReport() if args.json else TextReport()
     sys.stdout.reconfigure(encoding="utf-8" if args.json else None, errors="replace")
-    session = Session.load(config, args.raw, Progress())
+    if args.engine == "mindformers":
+        from ms_eagle.mindformers.session import PipelineSession as Session
+    if bundle is not None:
+        from ms_eagle.deployment.session import load_session
+    if args.startup:
+        report = StartReport(report, since_start())
+    if bundle is None:
+        session = Session.load(config, args.raw, Progress())
+    else:
+        session = load_session(
+            bundle,
+            args.overrides,
+            Progress(),
+            raw=args.raw,
+            tree=args.tree,
+            drafter=args.drafter != "none",
+        )
     if texts is None:
         finished = ChatShell(session.conversation(), session.options, report).run()
     else:
         finished = session.answer([Dialog(*text) for text in texts], report)
     return 0 if finished else 130
+
+
+def configure(args: Namespace) -> "Config":
+    """The configuration, and that the files it names can be had and written."""
+    from ms_eagle.config import load_config
+
+    trace = [] if args.trace is None else [f"execution.trace={json.dumps(args.trace)}"]
+    config = load_config(
+        args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter), *trace]
+    )
+    check_trace(args, config)
+    if config.drafter.kind == "eagle3" and config.drafter.source is not None:
+        check_head(config.drafter.source)
+    return config
+
+
+def open_bundle(args: Namespace) -> "Bundle":
+    """The bundle of ``--deployed``, and that the other options go with it."""
+    from ms_eagle.deployment.bundle import Bundle
+
+    refused = {
+        "--config": args.config != command_line.DEFAULT_CONFIG,
+        "--trace": args.trace is not None,
+        "--engine mindformers": args.engine == "mindformers",
+        f"--drafter {args.drafter}": args.drafter not in (None, "none"),
+    }
+    for option, given in refused.items():
+        if given:
+            raise UserError(
+                f"{option} does not go with --deployed: a bundle has its configuration and drafter with it"
+            )
+    bundle = Bundle.open(args.deployed)
+    bundle.tree(args.tree)
+    return bundle
 
 
 def parse(argv: list[str]) -> Namespace:
@@ -118,6 +161,18 @@ def parse(argv: list[str]) -> Namespace:
         help="mindformers answers through MindFormers' pipeline instead, to see that both agree"
         " (docs/mindformers.md)",
     )
+    how.add_argument(
+        "--deployed",
+        metavar="DIR",
+        type=Path,
+        help="run a bundle of tools/export.py, without the model code (docs/deployment.md)",
+    )
+    how.add_argument(
+        "--tree", metavar="BUDGETxDEPTHxBRANCH", help="which of the bundle's tree shapes; default: its first"
+    )
+    how.add_argument(
+        "--startup", action="store_true", help="tell what the start took, part by part, on standard error"
+    )
     how.add_argument("--json", action="store_true", help="print one JSON object for each answer, see below")
     parser.add_config_options()
     parser.add_common_options()
@@ -125,6 +180,8 @@ def parse(argv: list[str]) -> Namespace:
     args.chat = args.chat or (args.prompt is None and args.prompts is None and sys.stdin.isatty())
     if args.raw and (args.chat or args.prompts is not None):
         raise UserError("--raw continues single prompts: use it with --prompt or piped text")
+    if args.tree is not None and args.deployed is None:
+        raise UserError("--tree chooses among the shapes of a bundle: use it with --deployed")
     if args.engine == "mindformers" and args.chat:
         raise UserError("--engine mindformers answers single prompts: use --prompt, --prompts or piped text")
     return args
