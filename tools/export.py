@@ -19,6 +19,8 @@ examples:
   python tools/export.py --target cpu --out smollm2.bundle
   python tools/export.py --target cpu --tree 16x5x8 --out smollm2.bundle
   python tools/export.py --config configs/openpangu_embedded_1b.yaml --target ascend --out pangu.bundle
+  python tools/export.py --config configs/openpangu_embedded_7b.yaml --target ascend --drafter eagle3 \
+      --random-weights --layers 4 --out try.bundle
   python tools/infer.py --deployed smollm2.bundle --prompt "Why is the sky blue?"
 
 files in --out:
@@ -38,6 +40,7 @@ def main(argv: list[str]) -> int:
     config = load_config(args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter)])
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
+    from ms_eagle.deployment.assembly import Randomly
     from ms_eagle.deployment.export import export_bundle
     from ms_eagle.progress import Progress
     from ms_eagle.tree import TreeShape
@@ -48,7 +51,7 @@ def main(argv: list[str]) -> int:
         args.out,
         Progress(),
         trees=[TreeShape(*sizes) for sizes in args.tree],
-        random=args.random_weights,
+        randomly=Randomly(args.layers) if args.random_weights else None,
     )
     size = sum(record.bytes for record in manifest.files)
     print(f"{args.out}: {len(manifest.graphs)} graphs, {size / 1e6:.0f} MB", file=sys.stderr)
@@ -78,12 +81,22 @@ def parse(argv: list[str]) -> Namespace:
     )
     what.add_argument(
         "--random-weights",
-        metavar="WHY",
-        help="say in the manifest that the weights are no real ones, and why",
+        action="store_true",
+        help="try an export: model.source is a directory with config.json and tokenizer but no weights, which"
+        " are drawn at random, those of a head for --drafter eagle3 too",
+    )
+    what.add_argument(
+        "--layers",
+        metavar="L",
+        type=command_line.count,
+        help="with --random-weights: so many teacher layers instead of the model's own number",
     )
     parser.add_config_options()
     parser.add_common_options()
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.layers is not None and not args.random_weights:
+        raise UserError("--layers makes another model of it: use it with --random-weights")
+    return args
 
 
 def _sizes(text: str) -> tuple[int, int, int]:

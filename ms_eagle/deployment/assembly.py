@@ -11,6 +11,7 @@ from ms_eagle.assembly import make_graphs, teacher_slots, tree_shape
 from ms_eagle.backend import StockBackend
 from ms_eagle.config import Config
 from ms_eagle.deployment.graphs import SEEN
+from ms_eagle.deployment.random_weights import random_draft_head, random_model
 from ms_eagle.errors import UserError
 from ms_eagle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.head_checkpoint import Head
@@ -21,6 +22,13 @@ from ms_eagle.progress import Progress
 from ms_eagle.proposer import Eagle3Proposer
 from ms_eagle.tree import TreeShape
 from ms_eagle.verifier import SampledChoice
+
+
+@dataclass(frozen=True)
+class Randomly:
+    """Random weights in the shape of a model, with so many layers; None keeps the model's number."""
+
+    layers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,13 @@ class Parts:
         ]
 
 
-def load_parts(config: Config, target: str, trees: Sequence[TreeShape], progress: Progress) -> Parts:
+def load_parts(
+    config: Config,
+    target: str,
+    trees: Sequence[TreeShape],
+    progress: Progress,
+    randomly: Randomly | None = None,
+) -> Parts:
     """Load the model and the head of ``config`` into the Cells of ``target``.
 
     Args:
@@ -58,6 +72,7 @@ def load_parts(config: Config, target: str, trees: Sequence[TreeShape], progress
         target: ``cpu`` or ``ascend``.
         trees: further tree shapes.
         progress: shows what is loaded.
+        randomly: with random weights.
 
     Raises:
         UserError: see ``loading.load_engine``.
@@ -65,8 +80,12 @@ def load_parts(config: Config, target: str, trees: Sequence[TreeShape], progress
     configs = [config, *(_with_tree(config, tree) for tree in trees)]
     for each in configs:
         tree_shape(each)
-    model = open_model(config, progress)
-    head = find_head(config, model.decoder, progress)
+    if randomly is None:
+        model = open_model(config, progress)
+        head = find_head(config, model.decoder, progress)
+    else:
+        model = random_model(config, randomly.layers, progress)
+        head = random_draft_head(config, model.decoder)
     if head is None and trees:
         raise UserError("--tree: drafter.kind is none, so no tree is drafted; expected a configured head")
     shapes = [] if head is None else [tree_shape(each, head) for each in configs]

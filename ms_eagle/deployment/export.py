@@ -19,6 +19,7 @@ from ms_eagle.chat import load_template
 from ms_eagle.config import Config
 from ms_eagle.deployment.assembly import (
     Parts,
+    Randomly,
     check,
     load_parts,
     number_type,
@@ -38,6 +39,7 @@ from ms_eagle.deployment.manifest import (
     write_manifest,
 )
 from ms_eagle.deployment.mindir import MindIR, strip
+from ms_eagle.deployment.random_weights import described
 from ms_eagle.errors import UserError
 from ms_eagle.graphs import TeacherGraphs
 from ms_eagle.kernels.build import source_files
@@ -66,7 +68,7 @@ def export_bundle(
     progress: Progress,
     *,
     trees: Sequence[TreeShape] = (),
-    random: str | None = None,
+    randomly: Randomly | None = None,
 ) -> Manifest:
     """Write a bundle.
 
@@ -76,7 +78,7 @@ def export_bundle(
         out: directory to make; it appears whole or not at all.
         progress: shows each graph.
         trees: further tree shapes to have cycles for.
-        random: why the weights are no real ones, for the manifest.
+        randomly: with random weights; the manifest says so.
 
     Returns:
         the manifest.
@@ -86,7 +88,8 @@ def export_bundle(
     """
     check(config, target)
     check_free(out)
-    parts = load_parts(config, target, trees, progress)
+    parts = load_parts(config, target, trees, progress, randomly)
+    random = None if randomly is None else described(randomly.layers, parts.model.decoder)
     with _appearing(out) as directory:
         manifest = _write(parts, config, target, directory, progress, random)
         write_manifest(directory, manifest)
@@ -142,7 +145,7 @@ def _write(
         schema_version=SCHEMA,
         target=target,
         model=config.model.source,
-        head=config.drafter.source if parts.drafting else None,
+        head=(config.drafter.source or "random") if parts.drafting else None,
         random=random,
         versions={"mindspore": metadata.version("mindspore"), "ms_eagle": __version__},
         kernels=parts.backend.name,
@@ -171,7 +174,7 @@ def _write_graphs(
         for name, graphs, shape, sampled in jobs:
             step.describe(f"exporting {name}")
             cell = graphs.prefill() if sampled is None else graphs.cycle(not sampled)
-            inputs = _prefill_inputs(graphs) if sampled is None else _cycle_inputs(graphs)
+            inputs = prefill_inputs(graphs) if sampled is None else cycle_inputs(graphs)
             own = {each.name: names[id(each)] for each in cell.get_parameters()}
             graph = export_graph(cell, tuple(inputs.values()))
             used |= {names[id(each)]: each for each in cell.get_parameters()}
@@ -225,13 +228,15 @@ def export_graph(cell: nn.Cell, inputs: Sequence[Tensor]) -> MindIR:
     return MindIR(kept[0], type(cell).__name__)
 
 
-def _prefill_inputs(graphs: TeacherGraphs) -> dict[str, Tensor]:
+def prefill_inputs(graphs: TeacherGraphs) -> dict[str, Tensor]:
+    """Example inputs of a prefill by name, see ``prefill.TeacherPrefill``."""
     count = Tensor(np.zeros(graphs.batch, np.int32))
     window = Tensor(np.zeros((graphs.batch, graphs.chunk + 1), np.int32))
     return {"window": window, "start": count, "count": count, "state": graphs.initial_state()}
 
 
-def _cycle_inputs(graphs: TeacherGraphs) -> dict[str, Tensor]:
+def cycle_inputs(graphs: TeacherGraphs) -> dict[str, Tensor]:
+    """Example inputs of a cycle by name, see ``cycle``."""
     batch = graphs.batch
     return {
         "root": Tensor(np.zeros(batch, np.int32)),

@@ -48,6 +48,7 @@ ON_ASCEND = frozenset(
         "Minimum",
         "Mul",
         "Muls",
+        "Neg",
         "NotEqual",
         "ReduceMax",
         "ReduceMean",
@@ -64,6 +65,7 @@ ON_ASCEND = frozenset(
         "StridedSlice",
         "Sub",
         "SumExt",
+        "Tile",
         "TopK",
         "Transpose",
     }

@@ -1,6 +1,5 @@
 """The fused kernel: its limits, and the graph an Ascend device would get, built on this host."""
 
-import mindir
 import mindspore as ms
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ from mindspore import Tensor
 
 from ms_eagle.architecture import DecoderConfig
 from ms_eagle.backend import StockBackend
+from ms_eagle.deployment.export import export_graph
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.contract import ContractError
 from ms_eagle.kernels.fused import FusedAttention, check_limits
@@ -63,15 +63,15 @@ def test_refuses_what_the_operator_cannot_do(heads, size, message):
         (np.zeros((3, 8), bool), "four dimensions"),
     ],
 )
-def test_mask_is_checked_when_the_graph_is_compiled(mask, message, tmp_path):
+def test_mask_is_checked_when_the_graph_is_compiled(mask, message):
     query = Tensor(np.zeros(GOOD["query"], np.float16))
     key = Tensor(np.zeros(GOOD["key"], np.float16))
     with pytest.raises(ContractError, match=message):
-        mindir.export(FusedAttention(4, 16), (query, key, key, Tensor(mask)), tmp_path)
+        export_graph(FusedAttention(4, 16), (query, key, key, Tensor(mask)))
 
 
 @pytest.mark.parametrize("rows", [1, 5])
-def test_exported_decoder_step_has_one_fused_node_per_layer(tmp_path, rows):
+def test_exported_decoder_step_has_one_fused_node_per_layer(rows):
     model = tiny.make("qwen3")
     config = DecoderConfig.from_hf(model.config.to_dict() | {"architectures": ["Qwen3ForCausalLM"]})
     tensors = {key: value.detach().numpy() for key, value in model.state_dict().items()}
@@ -85,7 +85,7 @@ def test_exported_decoder_step_has_one_fused_node_per_layer(tmp_path, rows):
         positions=slots,
     )
     ids = Tensor(np.zeros((1, rows), np.int32))
-    graph = mindir.export(teacher, (ids, ids, ids, Tensor(np.zeros((1, 1, rows, slots), bool))), tmp_path)
+    graph = export_graph(teacher, (ids, ids, ids, Tensor(np.zeros((1, 1, rows, slots), bool))))
     found = graph.operators()
     assert found["FlashAttentionScore"] == config.num_layers
     assert found["Softmax"] == 0
