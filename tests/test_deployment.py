@@ -50,6 +50,11 @@ def tokens(engine, prompts, options):
     return [completion.token_ids for completion in engine.generate(prompts, options)]
 
 
+def load(path):
+    bundle = Bundle.open(path)
+    return load_deployment(bundle, bundle.config([]), QUIET)
+
+
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     root = tmp_path_factory.mktemp("deployment")
@@ -67,7 +72,7 @@ def made(config, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def deployment(made):
-    return load_deployment(Bundle.open(made), [], QUIET)
+    return load(made)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +139,8 @@ def test_session_streams_stops_and_reports_alike(made, config, deployment, engin
         for key in ("text", "token_ids", "finish_reason", "drafter", "kernels", "cycles", "accept_L"):
             assert ours[key] == theirs[key], key
     assert heard[0][0]["finish_reason"] == "stop"
-    session = load_session(Bundle.open(made), options, QUIET, raw=False)
+    bundle = Bundle.open(made)
+    session = load_session(bundle, bundle.config(options), QUIET, raw=False)
     pieces = []
     completion = session.conversation().say("Tell me", session.options, pieces.append)
     assert "".join(pieces) == completion.text == text
@@ -177,19 +183,21 @@ def test_no_model_code_is_imported(made):
 def test_every_architecture_exports_and_reloads(name, tmp_path):
     config = tiny_eagle.config(tiny_eagle.model_dir(name, tmp_path), None, ["execution.batch_size=2"])
     export_bundle(config, "cpu", tmp_path / "b", QUIET)
-    deployed = load_deployment(Bundle.open(tmp_path / "b"), [], QUIET).engine()
+    deployed = load(tmp_path / "b").engine()
     asked = prompts(5)
     assert tokens(deployed, asked, GREEDY) == tokens(load_engine(config), asked, GREEDY)
 
 
 def test_stock_operators_share_their_caches_too(tmp_path):
     model = tiny_eagle.model_dir("openpangu", tmp_path)
-    config = tiny_eagle.config(model, None, ["execution.kernels=eager"])
-    export_bundle(config, "cpu", tmp_path / "b", QUIET)
+    export_bundle(
+        tiny_eagle.config(model, None, ["execution.kernels=eager"]), "cpu", tmp_path / "b", QUIET
+    )
     assert not (tmp_path / "b" / "kernels").exists()
-    deployed = load_deployment(Bundle.open(tmp_path / "b"), [], QUIET).engine()
+    deployed = load(tmp_path / "b").engine()
+    native = load_engine(tiny_eagle.config(model, None))  # the same tokens, and compiled sooner
     asked = prompts(4)
-    assert tokens(deployed, asked, GREEDY) == tokens(load_engine(config), asked, GREEDY)
+    assert tokens(deployed, asked, GREEDY) == tokens(native, asked, GREEDY)
 
 
 def flip(path):
@@ -241,19 +249,20 @@ def test_wrong_weights_version_and_options_are_refused(copy):
     flip(copy / WEIGHTS)
     bundle = Bundle.open(copy)
     with pytest.raises(UserError, match=r"weights\.safetensors does not match its hash"):
-        load_deployment(bundle, [], QUIET)
+        load(copy)
     with pytest.raises(UserError, match="a bundle is compiled for the value it was exported with"):
         bundle.config(["tree.budget=3"])
     with pytest.raises(UserError, match="--tree 9x9x9: the bundle has 6x3x3, 4x2x2"):
-        bundle.tree("9x9x9")
+        bundle.config([], "9x9x9")
+    assert bundle.config([], "4x2x2").tree.budget == 4
     rewrite(copy, lambda manifest: manifest["versions"].update(mindspore="1.0"))
     with pytest.raises(UserError, match=r"was exported with MindSpore 1\.0"):
-        load_deployment(Bundle.open(copy), [], QUIET)
+        load(copy)
 
 
 def test_tensors_of_another_bundle_are_refused(copy, deployment):
     rewrite(copy, lambda manifest: manifest["states"][0]["shape"].__setitem__(0, 1))
-    loaded = load_deployment(Bundle.open(copy), [], QUIET)
+    loaded = load(copy)
     with pytest.raises(UserError, match="they are of different bundles"):
         loaded.engine().warm_up(GREEDY)
 

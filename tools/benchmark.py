@@ -12,6 +12,7 @@ from ms_eagle.errors import UserError
 if TYPE_CHECKING:  # main imports them when Ctrl-C is in hand
     from ms_eagle.benchmark.launcher import Worker
     from ms_eagle.config import Config
+    from ms_eagle.deployment.bundle import Bundle
 
 DESCRIPTION = """\
 Measure speculation against the teacher alone: every turn is answered by both, one after the other.
@@ -29,6 +30,7 @@ examples:
   python tools/benchmark.py --prompts mt_bench.jsonl humaneval.jsonl --max-new-tokens 256 --out runs/paper
   python tools/benchmark.py --drafter synthetic --limit 8 --out runs/try
   python tools/benchmark.py --sweep configs/bench/budget.yaml --limit 24 --out runs/budget
+  python tools/benchmark.py --deployed smollm2.bundle --limit 8 --out runs/bundle
   python tools/benchmark.py --compare runs/before runs/after --out runs/both
   msrun --worker_num=4 --local_worker_num=4 tools/benchmark.py --prompts mt_bench.jsonl --out runs/four
 
@@ -56,8 +58,9 @@ def main(argv: list[str]) -> int:
     from ms_eagle.benchmark.plan import bundled, plan
 
     args.prompts, args.bundled = tuple(args.prompts or bundled()), args.prompts is None
-    args.out = args.out or Path(f"benchmark-{args.config.stem}")
+    args.out = args.out or Path(f"benchmark-{(args.deployed or args.config).stem}")
     plan(args.prompts, args.limit)
+    args.bundle = None if args.deployed is None else open_bundle(args)
     configure(args, [])  # before MindSpore takes its seconds to import
     command_line.begin(args.verbose)
     return measure(args, worker) if args.sweep is None else sweep(args, worker)
@@ -69,9 +72,24 @@ def configure(args: Namespace, more: Sequence[str]) -> "Config":
 
     tokens = args.max_new_tokens or (BUNDLED_TOKENS if args.bundled else None)
     limit = [] if tokens is None else [f"generation.max_new_tokens={tokens}"]
+    if args.bundle is not None:
+        return args.bundle.config([*args.overrides, *limit], args.tree)
     return load_config(
         args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter), *limit, *more]
     )
+
+
+def open_bundle(args: Namespace) -> "Bundle":
+    """The bundle of ``--deployed``, and that the other options go with it."""
+    from ms_eagle.deployment.bundle import Bundle
+
+    given = {"--config": args.config != command_line.DEFAULT_CONFIG, "--drafter": args.drafter is not None}
+    for option, there in {**given, "--sweep": args.sweep is not None}.items():
+        if there:
+            raise UserError(
+                f"{option} does not go with --deployed: a bundle is compiled for what it measures"
+            )
+    return Bundle.open(args.deployed)
 
 
 def measure(args: Namespace, worker: "Worker") -> int:
@@ -80,7 +98,8 @@ def measure(args: Namespace, worker: "Worker") -> int:
     from ms_eagle.benchmark.run import Job, run
     from ms_eagle.progress import Progress
 
-    job = Job(configure(args, []), args.prompts, args.limit, args.out, args.profile)
+    config, profiled = configure(args, []), args.profile if args.bundle is None else 0
+    job = Job(config, args.prompts, args.limit, args.out, profiled, args.bundle)
     outcome = run(job, Progress(), worker)
     if outcome.summary is None:
         return 0
@@ -153,6 +172,15 @@ def parse(argv: list[str]) -> Namespace:
         " hf:org/name",
     )
     what.add_argument(
+        "--deployed",
+        metavar="DIR",
+        type=Path,
+        help="measure a bundle of tools/export.py, without the model code and without a stage profile",
+    )
+    what.add_argument(
+        "--tree", metavar="BUDGETxDEPTHxBRANCH", help="which of the bundle's tree shapes; default: its first"
+    )
+    what.add_argument(
         "--profile",
         metavar="N",
         type=command_line.natural,
@@ -177,7 +205,10 @@ def parse(argv: list[str]) -> Namespace:
     )
     parser.add_config_options()
     parser.add_common_options()
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.tree is not None and args.deployed is None:
+        raise UserError("--tree chooses among the shapes of a bundle: use it with --deployed")
+    return args
 
 
 if __name__ == "__main__":

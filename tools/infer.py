@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
     args = parse(argv)
     bundle = None if args.deployed is None else open_bundle(args)
-    config = configure(args) if bundle is None else bundle.config(args.overrides)
+    config = configure(args) if bundle is None else bundle.config(args.overrides, args.tree)
     texts = asked(args)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
@@ -81,14 +81,8 @@ def main(argv: list[str]) -> int:
     if bundle is None:
         session = Session.load(config, args.raw, Progress())
     else:
-        session = load_session(
-            bundle,
-            args.overrides,
-            Progress(),
-            raw=args.raw,
-            tree=args.tree,
-            drafter=args.drafter != "none",
-        )
+        drafter = args.drafter != "none"
+        session = load_session(bundle, config, Progress(), raw=args.raw, drafter=drafter)
     if texts is None:
         finished = ChatShell(session.conversation(), session.options, report).run()
     else:
@@ -125,9 +119,7 @@ def open_bundle(args: Namespace) -> "Bundle":
             raise UserError(
                 f"{option} does not go with --deployed: a bundle has its configuration and drafter with it"
             )
-    bundle = Bundle.open(args.deployed)
-    bundle.tree(args.tree)
-    return bundle
+    return Bundle.open(args.deployed)
 
 
 def parse(argv: list[str]) -> Namespace:

@@ -25,7 +25,7 @@ A turn that failed has ``turn_name, source, question_id, category, turn`` and
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ms_eagle.benchmark.engines import Answer
+from ms_eagle.benchmark.pair import Answer
 from ms_eagle.benchmark.plan import Question
 from ms_eagle.benchmark.turn_log import Record
 

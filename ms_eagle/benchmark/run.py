@@ -14,15 +14,16 @@ import mindspore as ms
 
 from ms_eagle import files, json_file, svg_plot
 from ms_eagle.benchmark import charts, identity, turn_log
-from ms_eagle.benchmark.engines import Pair, check_drafter
 from ms_eagle.benchmark.figures import summary, values
 from ms_eagle.benchmark.launcher import Worker
 from ms_eagle.benchmark.page import page
+from ms_eagle.benchmark.pair import EnginePair, check_drafter
 from ms_eagle.benchmark.plan import Question, names, plan, shard
 from ms_eagle.benchmark.runner import Runner
 from ms_eagle.config import Config
+from ms_eagle.deployment.bundle import WEIGHTS, Bundle
+from ms_eagle.deployment.manifest import FILE as BUNDLE_MANIFEST
 from ms_eagle.errors import UserError
-from ms_eagle.loading import head_directory
 from ms_eagle.manifest import revision, weight_hashes
 from ms_eagle.progress import Progress
 from ms_eagle.session import generation_options
@@ -45,6 +46,7 @@ class Job:
         limit: at most so many turns of them; None takes all.
         out: the directory of the run.
         profiled: how many turns the stage profile runs; 0 makes none.
+        deployed: the bundle to measure, instead of the model that the configuration names.
     """
 
     config: Config
@@ -52,6 +54,7 @@ class Job:
     limit: int | None
     out: Path
     profiled: int = 0
+    deployed: Bundle | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ def run(job: Job, progress: Progress, worker: Worker | None = None) -> Outcome:
     check_drafter(job.config)
     questions = plan(job.prompts, job.limit)
     wanted = identity.identity(job.config, job.prompts, job.limit)
+    if job.deployed is not None:
+        wanted["bundle"] = files.sha256(job.deployed.path(BUNDLE_MANIFEST))
     identity.claim(job.out, wanted)
     own = shard(questions, worker.rank, worker.ranks)
     alone = worker.ranks == 1
@@ -137,14 +142,21 @@ def share_cores(config: Config, ranks: int) -> Config:
     return config.model_copy(update={"execution": execution})
 
 
-def _load(job: Job, config: Config, worker: Worker, progress: Progress) -> Pair:
+def _load(job: Job, config: Config, worker: Worker, progress: Progress) -> EnginePair:
     """The engines, compiled and warm; the leader keeps what they are made of."""
-    pair = Pair.load(config, progress)
+    if job.deployed is None:
+        from ms_eagle.benchmark.engines import Pair  # the model code, which a bundle does without
+
+        pair = Pair.load(config, progress)
+    else:
+        from ms_eagle.deployment.pair import load_pair
+
+        pair = load_pair(job.deployed, config, progress)
     with progress.steps("compiling and warming up"):
         pair.warm_up(generation_options(config))
     if not worker.leads:
         return pair
-    described = _describe(config, pair, worker, progress)
+    described = _describe(job, config, pair, worker, progress)
     known = _read(job.out / STARTUP)
     where = identity.difference(known.get("weights", described["weights"]), described["weights"], "weights")
     if where is not None:
@@ -153,12 +165,11 @@ def _load(job: Job, config: Config, worker: Worker, progress: Progress) -> Pair:
     return pair
 
 
-def _describe(config: Config, pair: Pair, worker: Worker, progress: Progress) -> dict[str, Any]:
+def _describe(
+    job: Job, config: Config, pair: EnginePair, worker: Worker, progress: Progress
+) -> dict[str, Any]:
     """What only a loaded run knows."""
-    graphs = pair.performance
-    weights = {"model": weight_hashes(pair.teacher.directory, progress), "head": None}
-    if config.drafter.kind == "eagle3":
-        weights["head"] = weight_hashes(head_directory(config, progress), progress)
+    graphs = pair.speculative.graphs
     return {
         "git": revision(Path(__file__).resolve().parent.parent),
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -166,9 +177,9 @@ def _describe(config: Config, pair: Pair, worker: Worker, progress: Progress) ->
         "kernels": graphs.kernels,
         "drafter": graphs.drafter,
         "tree": {
-            "budget": graphs.shape.budget,
-            "depth": graphs.shape.depth,
-            "branch": graphs.shape.branch,
+            "budget": config.tree.budget,
+            "depth": config.tree.depth,
+            "branch": config.tree.branch,
         },
         "workers": worker.ranks,
         "threads": config.execution.threads,
@@ -176,8 +187,21 @@ def _describe(config: Config, pair: Pair, worker: Worker, progress: Progress) ->
         "load_s": pair.speculative.load_seconds,
         "compile_s": pair.teacher.compile_seconds + pair.speculative.compile_seconds,
         "warm_up_s": pair.warm_up_seconds,
-        "weights": weights,
+        "weights": _weights(job, config, pair, progress),
     }
+
+
+def _weights(job: Job, config: Config, pair: EnginePair, progress: Progress) -> dict[str, Any]:
+    """Hashes of the weights of model and head; of a bundle, in which both are one, its manifest's."""
+    if job.deployed is not None:
+        recorded = [record.model_dump() for record in job.deployed.manifest.files]
+        return {"model": [record for record in recorded if record["name"] == WEIGHTS], "head": None}
+    weights = {"model": weight_hashes(pair.teacher.directory, progress), "head": None}
+    if config.drafter.kind == "eagle3":
+        from ms_eagle.loading import head_directory
+
+        weights["head"] = weight_hashes(head_directory(config, progress), progress)
+    return weights
 
 
 def _profile(job: Job, runner: Runner, questions: Sequence[Question], progress: Progress) -> dict[str, Any]:

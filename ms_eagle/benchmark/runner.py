@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ms_eagle.benchmark import records
-from ms_eagle.benchmark.engines import Pair
+from ms_eagle.benchmark.pair import EnginePair
 from ms_eagle.benchmark.plan import Question
 from ms_eagle.benchmark.turn_log import Record, TurnLog
 from ms_eagle.config import Config
@@ -34,14 +34,16 @@ class Runner:
         pair: the engines; None until they are needed, and again after a failure that may have harmed them.
     """
 
-    def __init__(self, config: Config, log: TurnLog, load: Callable[[], Pair], progress: Progress) -> None:
-        self.pair: Pair | None = None
+    def __init__(
+        self, config: Config, log: TurnLog, load: Callable[[], EnginePair], progress: Progress
+    ) -> None:
+        self.pair: EnginePair | None = None
         """``load`` gives engines that are compiled and warm; it is called again after such a failure."""
         self._config, self._log, self._load, self._progress = config, log, load, progress
         self._options = generation_options(config)
         self._begin = self._noted = time.monotonic()
 
-    def ready(self) -> Pair:
+    def ready(self) -> EnginePair:
         """The engines."""
         if self.pair is None:
             self.pair = self._load()

@@ -78,11 +78,11 @@ class Bundle:
                     (Path(directory) / path.name).write_bytes(self.read(record.name))
             yield Path(directory)
 
-    def config(self, overrides: list[str]) -> Config:
-        """The configuration that the bundle was made from, with ``--set`` overrides.
+    def config(self, overrides: list[str], tree: str | None = None) -> Config:
+        """The configuration that the bundle was made from, with ``--set`` overrides and another of its trees.
 
         Raises:
-            UserError: an override of what is compiled in, or one that does not fit.
+            UserError: an override of what is compiled in, or one that does not fit; no such tree.
         """
         for override in overrides:
             key = override.partition("=")[0].strip()
@@ -92,7 +92,10 @@ class Bundle:
                     f"{', '.join(f'{each}*' if each.endswith('.') else each for each in _FREE)}, or export "
                     "again"
                 )
-        return load_config(self.path(CONFIG), overrides)
+        config, shape = load_config(self.path(CONFIG), overrides), self.tree(tree)
+        if shape is None:
+            return config
+        return config.model_copy(update={"tree": config.tree.model_copy(update=shape.model_dump())})
 
     def check_weights(self) -> Callable[[], None]:
         """Begin to hash the weights on another thread; the call that is returned waits for it.

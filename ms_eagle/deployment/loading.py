@@ -40,13 +40,15 @@ class Deployment:
         """An engine over the bundle's graphs; engines share weights and caches.
 
         Args:
-            tree: ``BUDGETxDEPTHxBRANCH``, one of the bundle's; None takes the first.
+            tree: ``BUDGETxDEPTHxBRANCH``, one of the bundle's; None takes that of ``config``.
             drafter: False decodes with the teacher alone.
 
         Raises:
             UserError: the bundle has no such tree.
         """
-        shape = self.bundle.tree(tree) if drafter else None
+        configured = self.config.tree
+        name = tree or f"{configured.budget}x{configured.depth}x{configured.branch}"
+        shape = self.bundle.tree(name) if drafter and self.bundle.manifest.trees else None
         return Engine(
             DeployedGraphs(self.loader, shape),
             self.tokenizer,
@@ -56,15 +58,18 @@ class Deployment:
         )
 
 
-def load_deployment(bundle: Bundle, overrides: list[str], progress: Progress) -> Deployment:
+def load_deployment(bundle: Bundle, config: Config, progress: Progress) -> Deployment:
     """Load a bundle's weights and tokenizer; its graphs are loaded when they are first needed.
 
+    Args:
+        bundle: opened.
+        config: its own, with the overrides of this run.
+        progress: shows what is loaded.
+
     Raises:
-        UserError: the bundle is for another device or another MindSpore, is damaged, or an override does not
-            fit.
+        UserError: the bundle is for another device or another MindSpore, or is damaged.
     """
     begin = time.perf_counter()
-    config = bundle.config(overrides)
     checked = bundle.check_weights()
     check_version(bundle)
     library = _start(bundle, config)

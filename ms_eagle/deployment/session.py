@@ -1,6 +1,7 @@
 """A session (``ms_eagle.session``) over a bundle."""
 
 from ms_eagle.chat import load_template
+from ms_eagle.config import Config
 from ms_eagle.deployment.bundle import Bundle
 from ms_eagle.deployment.loading import load_deployment
 from ms_eagle.progress import Progress
@@ -8,27 +9,21 @@ from ms_eagle.session import Session
 
 
 def load_session(
-    bundle: Bundle,
-    overrides: list[str],
-    progress: Progress,
-    *,
-    raw: bool,
-    tree: str | None = None,
-    drafter: bool = True,
+    bundle: Bundle, config: Config, progress: Progress, *, raw: bool, drafter: bool = True
 ) -> Session:
     """Load a bundle; its graphs are compiled when the first prompt has been checked.
 
     Args:
         bundle: opened.
-        overrides: ``--set`` options.
+        config: its own, with the overrides of this run.
         progress: shows what is loaded.
         raw: prompts go without a chat template.
-        tree, drafter: see ``Deployment.engine``.
+        drafter: see ``Deployment.engine``.
 
     Raises:
         UserError: see ``load_deployment`` and ``load_template``.
     """
-    deployment = load_deployment(bundle, overrides, progress)
-    engine = deployment.engine(tree, drafter=drafter)
+    deployment = load_deployment(bundle, config, progress)
+    engine = deployment.engine(drafter=drafter)
     template = None if raw else load_template(engine.directory)
     return Session(engine, template, deployment.config, progress)
