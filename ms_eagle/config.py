@@ -124,6 +124,29 @@ class ExecutionSection(Section):
         json_schema_extra={"unit": "threads"},
         description="CPU threads that compute. null takes the cores that the process may use.",
     )
+    device_id: int | None = Field(
+        None,
+        ge=0,
+        description="Which of the machine's NPUs computes. null leaves it to MindSpore, which takes the first"
+        " or, under msrun, that of the rank.",
+    )
+    jit_level: Literal["O0", "O1", "O2"] | None = Field(
+        None,
+        description="How far MindSpore optimises a graph: `O0` runs its operators one by one, `O1` fuses"
+        " them, `O2` compiles the whole graph for the NPU. null is MindSpore's default for the device.",
+    )
+    memory_limit: float | None = Field(
+        None,
+        gt=0,
+        json_schema_extra={"unit": "GB"},
+        description="Most device memory that MindSpore takes. null is MindSpore's default, which is nearly"
+        " all of an NPU's.",
+    )
+    deterministic: bool = Field(
+        False,
+        description="Have an NPU's operators give the same bits on every run, at some cost in speed. Ours on"
+        " the CPU always do.",
+    )
 
 
 class DrafterSection(Section):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import mindspore as ms
 
+from ms_eagle import attention_parity
 from ms_eagle.backend import StockBackend
 from ms_eagle.context import start
 from ms_eagle.errors import UserError
@@ -85,4 +86,30 @@ def backend(
     return StockBackend(name, number)
 
 
-__all__ = ["DTYPES", "backend", "dtype", "start"]
+def probed(
+    chosen: StockBackend | NativeBackend,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    notice: Callable[[str], None],
+) -> StockBackend | NativeBackend:
+    """Fused kernels that have shown on this device that they are right, or eager ones in their place.
+
+    Args:
+        chosen: a backend; any but a fused one is returned as it is.
+        heads, kv_heads, head_dim: of the model.
+        notice: is told in one line when fused attention is wrong.
+    """
+    if chosen.name != "fused":
+        return chosen
+    found = attention_parity.probe(heads, kv_heads, head_dim, chosen.dtype)
+    if found is None:
+        return chosen
+    notice(
+        f"fused attention differs from eager by {found.difference:.3g} at {found.case.slots} keys (allowed "
+        f"is {found.tolerance:.3g}): eager kernels compute instead; tools/selftest.py writes a report"
+    )
+    return StockBackend("eager", chosen.dtype)
+
+
+__all__ = ["DTYPES", "backend", "dtype", "probed", "start"]

@@ -15,6 +15,7 @@ from ms_eagle.backend import StockBackend
 from ms_eagle.checkpoint import Checkpoint
 from ms_eagle.commit import CloneReorder, FullReorder, KeepOrder
 from ms_eagle.config import Config
+from ms_eagle.context import Settings
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.head_checkpoint import Head, load_head
@@ -81,7 +82,7 @@ def start_device(config: Config, progress: Progress, strays: int) -> StockBacken
         UserError: a combination of device, kernels and dtype that cannot work.
     """
     execution = config.execution
-    name = device.start(execution.device, execution.threads)
+    name = device.start(execution.device, execution.threads, Settings.of(execution))
     return device.backend(
         "eager" if execution.mode == "reference" else execution.kernels,
         name,
@@ -137,6 +138,8 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
     head = find_head(config, model.decoder, progress)
     shape = tree_shape(config, head)
     backend = start_device(config, progress, 1 if head is None else shape.depth)
+    sizes = (model.decoder.num_heads, model.decoder.num_kv_heads, model.decoder.head_dim)
+    backend = device.probed(backend, *sizes, progress.note)
     teacher = load_teacher(
         model,
         backend,

@@ -190,9 +190,7 @@ def test_every_architecture_exports_and_reloads(name, tmp_path):
 
 def test_stock_operators_share_their_caches_too(tmp_path):
     model = tiny_eagle.model_dir("openpangu", tmp_path)
-    export_bundle(
-        tiny_eagle.config(model, None, ["execution.kernels=eager"]), "cpu", tmp_path / "b", QUIET
-    )
+    export_bundle(tiny_eagle.config(model, None, ["execution.kernels=eager"]), "cpu", tmp_path / "b", QUIET)
     assert not (tmp_path / "b" / "kernels").exists()
     deployed = load(tmp_path / "b").engine()
     native = load_engine(tiny_eagle.config(model, None))  # the same tokens, and compiled sooner

@@ -18,7 +18,12 @@ CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
 KERNELS = "kernels"
 # What may be replaced when a bundle runs; everything else is compiled into it.
-_FREE = ("generation.", "model.system_prompt", "model.thinking", "execution.threads")
+_FREE = (
+    "generation.",
+    "model.system_prompt",
+    "model.thinking",
+    *(f"execution.{key}" for key in ("threads", "device_id", "jit_level", "memory_limit", "deterministic")),
+)
 
 
 class Bundle:

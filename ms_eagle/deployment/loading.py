@@ -7,7 +7,7 @@ from importlib import metadata
 import mindspore as ms
 
 from ms_eagle.config import Config
-from ms_eagle.context import start
+from ms_eagle.context import Settings, start
 from ms_eagle.deployment.bundle import KERNELS, TOKENIZER, WEIGHTS, Bundle
 from ms_eagle.deployment.graphs import DeployedGraphs, Loader
 from ms_eagle.deployment.memory import Memory
@@ -104,7 +104,8 @@ def _start(bundle: Bundle, config: Config) -> Library | None:
             f"{bundle.directory} is for Ascend, and MindSpore finds no Ascend NPU here: run it on one, look "
             "at it with tools/inspect_bundle.py, or export with --target cpu"
         )
-    start("Ascend" if ascend else "CPU", config.execution.threads)
+    settings = Settings.of(config.execution)
+    start("Ascend" if ascend else "CPU", config.execution.threads, settings)
     if bundle.manifest.kernels != "native":
         return None
     try:
