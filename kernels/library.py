@@ -6,7 +6,8 @@ module does not import MindSpore.
 
 import ctypes
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ PANEL = 32
 
 ABSENT = np.zeros(1, np.float32)
 """What an op takes in place of an optional tensor that is not there."""
+
+_LARGE = 1 << 20  # bytes
 
 # Arrays go as plain addresses: numpy's `data_as` makes a reference cycle, which keeps each array until the
 # garbage collector comes by, and a model's weights in memory twice.
@@ -91,6 +94,21 @@ class Library:
     def settle(self, array: np.ndarray) -> None:
         """Ask the system to move an array's memory to large pages, which stream faster; its content stays."""
         self._functions.ms_eagle_settle(array.ctypes.data, array.nbytes)
+
+    def settle_large(self, arrays: Iterable[np.ndarray]) -> threading.Thread:
+        """``settle`` every large array in a thread, which is returned, while the caller goes on.
+
+        It takes a second for half a gigabyte. Small arrays lie scattered, and are not what takes the time.
+        """
+        large = [array for array in arrays if array.nbytes >= _LARGE]
+
+        def run() -> None:
+            for array in large:
+                self.settle(array)
+
+        thread = threading.Thread(target=run, name="settle")
+        thread.start()
+        return thread
 
     def stream(self, array: np.ndarray) -> float:
         """Read a contiguous float32 array once, on all threads, and return its sum: the floor of any step."""

@@ -12,8 +12,6 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn
 from ms_eagle.kernels.library import ABSENT, PANEL, Library
 from ms_eagle.kernels.operators import Operators
 
-_LARGE = 1 << 20  # bytes; smaller arrays lie scattered, and are not what takes the time
-
 
 class AttentionBlock(nn.Cell):
     """``residual + out(attend(rotate(qkv(norm(x)))))`` over one layer's caches, which it writes.
@@ -300,16 +298,7 @@ def settle(library: Library, *cells: nn.Cell) -> threading.Thread:
     Returns:
         the thread that does it, for those who want to wait.
     """
-    arrays = [parameter.asnumpy() for cell in cells for parameter in cell.get_parameters()]
-    large = [array for array in arrays if array.nbytes >= _LARGE]
-
-    def run() -> None:
-        for array in large:
-            library.settle(array)
-
-    thread = threading.Thread(target=run, name="settle")
-    thread.start()
-    return thread
+    return library.settle_large(parameter.asnumpy() for cell in cells for parameter in cell.get_parameters())
 
 
 def _parameter(array: np.ndarray, name: str) -> Parameter:

@@ -121,6 +121,10 @@ def check(config: Config, target: str) -> None:
         raise UserError(
             "drafter.kind is synthetic, a measurement that needs the model code; expected eagle3 or none"
         )
+    if config.execution.commit == "clone":
+        raise UserError(
+            "execution.commit is clone, a baseline for measurements; expected fast, full or length"
+        )
     if target == "cpu":
         return
     if config.model.dtype == "float32":

@@ -75,6 +75,8 @@ def load_deployment(bundle: Bundle, config: Config, progress: Progress) -> Deplo
     library = _start(bundle, config)
     with progress.steps("loading weights"):
         memory = Memory(bundle.path(WEIGHTS), bundle.manifest.states, ms.get_context("device_target"))
+    if library is not None:
+        library.settle_large(memory.arrays())
     tokenizer = load_tokenizer(bundle.path(TOKENIZER))
     with progress.steps("checking weights"):
         checked()

@@ -6,7 +6,7 @@ cache) another reads, and no weight is held twice. ``Memory.check_shared`` makes
 """
 
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import mindspore as ms
@@ -93,6 +93,11 @@ class Memory:
         self._tensors[name] = tensor
         for parameter in self._users[name]:
             parameter.set_data(tensor)
+
+    def arrays(self) -> Iterator[np.ndarray]:
+        """The memory itself, on the CPU."""
+        for tensor in self._tensors.values():
+            yield tensor.asnumpy()
 
     def check_shared(self) -> None:
         """Make sure that graphs which have run still use the same memory.
