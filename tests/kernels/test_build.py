@@ -69,15 +69,14 @@ def test_compiles_once_and_again_for_another_level_flag_or_compiler_version(tmp_
     assert runs(compiler) == 4
 
 
-def test_compiles_again_when_a_source_changes(tmp_path, compiler, monkeypatch):
+def test_compiles_again_when_a_source_changes(tmp_path, compiler):
     sources = tmp_path / "cpu"
     sources.mkdir()
     (sources / "a.cc").write_text("int a;")
     (sources / "a.h").write_text("extern int a;")
-    monkeypatch.setattr(build, "SOURCES", sources)
-    first = build.build("portable", tmp_path / "cache", str(compiler))
+    first = build.build("portable", tmp_path / "cache", str(compiler), sources=sources)
     (sources / "a.h").write_text("extern int  a;")
-    assert build.build("portable", tmp_path / "cache", str(compiler)) != first
+    assert build.build("portable", tmp_path / "cache", str(compiler), sources=sources) != first
 
 
 def test_no_compiler_is_one_clear_line(monkeypatch):
