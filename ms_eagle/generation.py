@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ms_eagle.errors import UserError
 from ms_eagle.sampling import SamplingParams
 
@@ -18,7 +20,7 @@ class GenerationOptions:
         eos_ids: tokens that end the sequence; None takes the model's own.
 
     Raises:
-        UserError: a negative ``max_new_tokens`` or an empty stop string.
+        UserError: a ``max_new_tokens`` that is negative or no integer, or an empty stop string.
     """
 
     max_new_tokens: int = 256
@@ -28,8 +30,9 @@ class GenerationOptions:
     eos_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 0:
-            raise UserError(f"generation.max_new_tokens is {self.max_new_tokens}; expected 0 or more.")
+        new = self.max_new_tokens
+        if isinstance(new, bool) or not isinstance(new, int | np.integer) or new < 0:
+            raise UserError(f"generation.max_new_tokens is {new!r}; expected a whole number of at least 0.")
         if "" in self.stop:
             raise UserError("generation.stop holds an empty string; expected text that can end an answer.")
 

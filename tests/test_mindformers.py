@@ -3,6 +3,10 @@
 import ast
 import json
 import os
+import shlex
+import shutil
+import subprocess
+import sys
 import threading
 from importlib import metadata
 from pathlib import Path
@@ -41,7 +45,8 @@ from mindformers.generation.streamers import BaseStreamer
 from mindformers.models import build_network
 
 LENGTH = 96
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS, DOCS = ROOT / "configs", ROOT / "docs" / "mindformers.md"
 EXECUTION = {"device": "CPU", "prefill_chunk": 8, "batch_size": 2}
 PROMPTS = ["Hello world", "Hi"]
 
@@ -173,6 +178,8 @@ def test_lengths_and_ends(plain, ids):
     assert len(plain.generate(ids)[0]) == len(ids) + 7  # generation_config.json
     assert plain.generate(ids, max_new_tokens=0)[0].tolist() == list(ids)
     assert len(plain.generate(ids, max_new_tokens=500, eos_token_id=[])[0]) == LENGTH
+    never = plain.generate(ids, max_new_tokens=8, min_new_tokens=2, eos_token_id=[-1, 10**6])
+    assert never[0][len(ids) :].tolist() == answer
     own = GenerationConfig(max_new_tokens=2, eos_token_id=[])
     assert plain.generate(ids, own)[0][len(ids) :].tolist() == answer[:2]
 
@@ -237,6 +244,17 @@ def test_seeds(spec, ids):
         ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size is 2"),
         ({"max_new_token": 2}, "did you mean max_new_tokens?"),
         ({"max_new_tokens": -1}, "max_new_tokens is -1"),
+        ({"max_new_tokens": 8.5}, "max_new_tokens is 8.5; expected a whole number"),
+        ({"max_length": None, "max_new_tokens": None}, "both None"),
+        ({"do_sample": "False"}, "do_sample is 'False'; expected True or False"),
+        ({"do_sample": True, "temperature": "hot"}, "temperature is 'hot'; expected a number"),
+        ({"repetition_penalty": "x"}, "repetition_penalty is 'x'"),
+        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'"),
+        ({"pad_token_id": [2]}, "pad_token_id is"),
+        ({"generation_config": {"max_new_tokens": 2}}, "generation_config is a dict"),
+        ({"update": 1}, "no option update"),
+        ({"no_repeat_ngram_size": np.array([1, 2])}, "no_repeat_ngram_size is"),
+        ({"streamer": "x"}, "streamer is a str"),
         ({"do_sample": True, "temperature": 0}, "temperature is 0"),
         ({"do_sample": True, "top_p": 1.5}, "top_p: found 1.5"),
         ({"seed": 2**64}, "seed is"),
@@ -257,6 +275,10 @@ def test_prompts_that_cannot_be(plain, ids):
         plain.generate([[5, 6], [2, 2]])
     with pytest.raises(UserError, match="seq_length of 96"):
         plain.generate([5] * 200, max_new_tokens=1)
+    with pytest.raises(UserError, match="the prompt is empty"):
+        plain.generate([])
+    with pytest.raises(UserError, match="give its entry 'input_ids'"):
+        plain.generate({"input_ids": ids})
     with pytest.raises(UserError, match="token id 9999"):
         plain.generate([9999], max_new_tokens=1)
 
@@ -356,6 +378,26 @@ def test_save_and_reload(native, spec, tokenizer, ids, tmp_path):
     )
     with pytest.raises(UserError, match="holds the teacher itself"):
         reloaded.save_pretrained(str(moved / "teacher"))
+    with pytest.raises(UserError, match="found ''"):
+        reloaded.save_pretrained("")
+    its_own = AutoTokenizer.from_pretrained(moved)  # the teacher's names no class
+    assert type(its_own) is type(tokenizer)
+    assert its_own(PROMPTS)["input_ids"] == tokenizer(PROMPTS)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", "[]", "config.json holds a JSON list"),
+        ("generation_config.json", "{", "generation_config.json:1: not valid JSON"),
+        ("generation_config.json", '{"num_beams": "4"}', "MindFormers cannot take it"),
+    ],
+)
+def test_a_broken_file_is_named(paths, tmp_path, name, content, message):
+    broken = shutil.copytree(paths[0], tmp_path / "model")
+    (broken / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        EagleForCausalLM.from_pretrained(str(broken), seq_length=LENGTH)
 
 
 YAML = """
@@ -434,6 +476,9 @@ def test_weights_of_another_directory(paths, tmp_path):
     assert model.engine.directory == other
     with pytest.raises(UserError, match="expected the path"):
         model.load_weights()
+    with pytest.raises(UserError, match="does not exist"):
+        model.load_weights(str(tmp_path / "nowhere"))
+    assert model.config.teacher == str(other)
 
 
 # --- configuration and version ---
@@ -448,7 +493,9 @@ def test_weights_of_another_directory(paths, tmp_path):
         ({"teacher": "x", "eagle": {"tree": 5}}, "expected the sections"),
         ({"teacher": "x", "checkpoint_name_or_path": "a.ckpt"}, "not .ckpt files"),
         ({"teacher": "x", "softmax_compute_dtype": "float16"}, "softmax_compute_dtype is float16"),
-        ({"teacher": "x", "compute_dtype": "int8"}, "model.dtype"),
+        ({"teacher": "x", "compute_dtype": "int8"}, "model_config.compute_dtype is the text 'int8'"),
+        ({"teacher": "x", "seq_length": "96"}, "model_config.seq_length is the text '96'"),
+        ({"teacher": "x", "eagel": {"tree": {}}}, "did you mean eagle"),
     ],
 )
 def test_a_bad_configuration_is_refused_by_name(options, message):
@@ -470,6 +517,14 @@ def test_the_predict_files_are_sound(path):
     twin = load_config(CONFIGS / f"{path.stem.removeprefix('predict_')}.yaml")
     assert config.model.dtype == twin.model.dtype
     assert config.execution.device == settings.context.device_target
+
+
+def test_the_documented_register_path_is_the_plugin(tmp_path):
+    (command,) = [line for line in DOCS.read_text().splitlines() if line.startswith("export REGISTER_PATH")]
+    script = f'{command.replace("python", shlex.quote(sys.executable), 1)}; echo "$REGISTER_PATH"'
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{DIRECTORY}\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("found", ["1.8.0", None])

@@ -1,5 +1,6 @@
 """``EagleConfig``: where teacher and head come from, and how to speculate, as a MindFormers model config."""
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from ms_eagle.config import Config
 from ms_eagle.errors import UserError
 
 _SECTIONS = ("execution", "drafter", "tree")
+# How ms_eagle calls what this class has under a name of its own.
+_NAMES = {"source": "teacher", "dtype": "compute_dtype", "max_length": "seq_length"}
 _IMPLEMENTATIONS = ("ms_eagle", "mindformers")
 _DEFAULT_LENGTH = 2048
+_OWN = ("teacher", "eagle", "implementation")
 # Native YAML files name a number format for each part; ours are one for the weights and float32 elsewhere.
 _ALIKE = ("params_dtype", "param_init_type")
 _FLOAT32 = (
@@ -103,7 +107,10 @@ class EagleConfig(PretrainedConfig):
             return Config.model_validate({"model": model, **sections})
         except ValidationError as error:
             problems = error.errors(include_url=False)
-            raise UserError(schema.explain(Config, problems, {}, "model_config.eagle")) from error
+            message = schema.explain(Config, problems, {}, "model_config.eagle")
+            for theirs, own in _NAMES.items():
+                message = message.replace(f"model_config.eagle: model.{theirs} ", f"model_config.{own} ")
+            raise UserError(message) from error
 
     def _beside(self, source: str | None) -> str | None:
         """``source``, from the directory of config.json if it names something there."""
@@ -112,6 +119,10 @@ class EagleConfig(PretrainedConfig):
         return source
 
     def _check(self) -> None:
+        for name in set(vars(self)) - set(_OWN):  # a slip here would switch speculation off in silence
+            near = difflib.get_close_matches(name, _OWN, 1, 0.8)
+            if near:
+                raise UserError(f"model_config.{name} is no key; did you mean {near[0]}?")
         if not self.teacher and self.directory is None:
             raise UserError(
                 "model_config.teacher is missing and pretrained_model_dir names no directory: set one of "

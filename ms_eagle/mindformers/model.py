@@ -1,6 +1,8 @@
 """``EagleForCausalLM``: a MindFormers model whose ``generate()`` is ms_eagle's engine."""
 
-from collections.abc import Sequence
+import copy
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +22,7 @@ from mindformers.generation.utils import GenerateOutput
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.generation import Completion
+from ms_eagle.json_file import read_object
 from ms_eagle.mindformers import saving
 from ms_eagle.mindformers.config import EagleConfig
 from ms_eagle.mindformers.native import load
@@ -56,6 +59,11 @@ class EagleForCausalLM(PreTrainedModel):
         Raises:
             UserError: see ``EagleConfig.engine_config`` and ``native.load``.
         """
+        if not isinstance(config, EagleConfig):
+            raise UserError(
+                f"EagleForCausalLM: config is a {type(config).__name__}; expected an EagleConfig, or use "
+                "from_pretrained for a directory."
+            )
         # Before the base class computes anything: a device can be set only until then.
         engine = load(config) if engine is None else engine
         super().__init__(config, auto_prefix=False)
@@ -70,7 +78,7 @@ class EagleForCausalLM(PreTrainedModel):
         directory = self.engine.directory
         if config.directory is not None and (config.directory / "generation_config.json").is_file():
             directory = config.directory
-        found = GenerationConfig.from_pretrained(str(directory))
+        found = _generation_config(directory / "generation_config.json")
         neutral = vars(GenerationConfig())
         for name, value in vars(GenerationConfig.from_model_config(config)).items():
             if name not in _IDS and value != neutral[name]:
@@ -118,6 +126,9 @@ class EagleForCausalLM(PreTrainedModel):
             )
         base = self.generation_config if generation_config is None else generation_config
         config = merged(base, kwargs)
+        # Ids that no token has never end an answer; MindFormers' processors would index with them.
+        size = self.engine.graphs.vocab_size
+        config.eos_token_id = [token for token in config.eos_token_id if 0 <= token < size]
         ids = _matrix(input_ids)
         prompts = unpadded(ids, config.pad_token_id)
         lengths = [len(prompt) for prompt in prompts]
@@ -125,7 +136,7 @@ class EagleForCausalLM(PreTrainedModel):
             config,
             lengths,
             capacity=self.engine.graphs.capacity,
-            vocab_size=self.engine.graphs.vocab_size,
+            vocab_size=size,
             seed=seed,
         )
         for prompt, wanted in zip(prompts, options, strict=True):
@@ -176,7 +187,7 @@ class EagleForCausalLM(PreTrainedModel):
         Raises:
             UserError: no directory is named, or see ``native.load``.
         """
-        if weights_path is None or weights is not None:
+        if not isinstance(weights_path, str | os.PathLike) or weights is not None:
             raise UserError("load_weights: expected the path of a Hugging Face directory.")
         path = Path(weights_path).resolve()
         if path in (
@@ -184,8 +195,10 @@ class EagleForCausalLM(PreTrainedModel):
             self.config.directory and self.config.directory.resolve(),
         ):
             return
-        self.config.teacher = str(path)
-        self.engine, self._steps = load(self.config), None
+        wanted = copy.copy(self.config)
+        wanted.teacher = str(path)
+        self.engine, self._steps = load(wanted), None
+        self.config.teacher = wanted.teacher
 
     def save_pretrained(self, save_directory: str, save_name: str = "mindspore_model", **kwargs: Any) -> None:
         """Write a directory that ``from_pretrained`` and ``pretrained_model_dir`` take; see ``saving.save``.
@@ -198,6 +211,8 @@ class EagleForCausalLM(PreTrainedModel):
         kwargs.pop("save_json", None)  # config.json is written either way
         for name in kwargs:
             raise UserError(f"save_pretrained: {name} is not supported by ms_eagle: leave it out.")
+        if not isinstance(save_directory, str | os.PathLike) or not str(save_directory):
+            raise UserError(f"save_pretrained: found {save_directory!r}; expected the path of a directory.")
         saving.save(Path(save_directory), self.config, self.engine, self.generation_config)
 
     @classmethod
@@ -227,6 +242,7 @@ class EagleForCausalLM(PreTrainedModel):
                 f"from_pretrained: {directory} has no config.json; expected a directory that save_pretrained "
                 "wrote, or a Hugging Face model directory."
             )
+        read_object(directory / "config.json")  # MindFormers tells less of one that is broken
         if config is None:
             values, _ = EagleConfig.get_config_dict(str(directory))
             options = {
@@ -245,6 +261,11 @@ class _Stream:
     """Hands tokens to a MindFormers streamer, if there is one."""
 
     def __init__(self, streamer: BaseStreamer | None, rows: int) -> None:
+        if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+            raise UserError(
+                f"streamer is a {type(streamer).__name__}; expected one of MindFormers' streamers, with the "
+                "methods put and end."
+            )
         self._streamer, self._rows = streamer, rows
 
     def begin(self, input_ids: np.ndarray) -> None:
@@ -265,16 +286,31 @@ class _Stream:
             self._streamer.end()
 
 
+def _generation_config(path: Path) -> GenerationConfig:
+    """What a generation_config.json says, if there is one."""
+    if not path.is_file():
+        return GenerationConfig()
+    values = read_object(path)
+    try:
+        return GenerationConfig.from_dict(values)
+    except TypeError as error:
+        raise UserError(f"{path}: MindFormers cannot take it ({error}): correct it.") from error
+
+
 def _matrix(input_ids: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
     """The prompts as ``[B, L]``."""
+    if isinstance(input_ids, Mapping):
+        raise UserError("input_ids is a mapping; expected token ids: give its entry 'input_ids'.")
     try:
         ids = np.asarray(input_ids)
     except ValueError as error:
         raise UserError("input_ids: the prompts differ in length: pad them.") from error
-    if ids.ndim not in (1, 2) or not ids.size or not np.issubdtype(ids.dtype, np.integer):
+    if ids.ndim in (1, 2) and not ids.size:
+        raise UserError("input_ids: the prompt is empty; expected at least one token: write some text.")
+    if ids.ndim not in (1, 2) or not np.issubdtype(ids.dtype, np.integer):
         raise UserError(
             f"input_ids: found an array of shape {ids.shape} and type {ids.dtype}; expected token ids, "
-            "[L] or [B, L], with at least one of them."
+            "[L] or [B, L]."
         )
     return ids.reshape(-1, ids.shape[ids.ndim - 1])
 

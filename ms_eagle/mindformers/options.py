@@ -14,6 +14,7 @@ from mindformers import GenerationConfig
 
 from ms_eagle.errors import UserError
 from ms_eagle.generation import GenerationOptions
+from ms_eagle.mindformers.value_kinds import check_kinds, token_ids
 from ms_eagle.sampling import SamplingParams
 
 # What pipelines and Trainer.predict hand on besides generation options. use_past has no effect on generate()
@@ -70,20 +71,27 @@ def merged(base: GenerationConfig, kwargs: Mapping[str, Any]) -> GenerationConfi
     """A copy of ``base`` with ``kwargs`` over it.
 
     Raises:
-        UserError: an option that nobody knows, or one that this package does not have.
+        UserError: an option that nobody knows, one that this package does not have, or a value of another
+            kind than its option takes.
     """
+    if not isinstance(base, GenerationConfig):
+        raise UserError(
+            f"generation_config is a {type(base).__name__}; expected a mindformers.GenerationConfig: give "
+            "single options as arguments of their own."
+        )
     config = GenerationConfig.from_dict(base.to_dict())
-    unknown = [name for name in config.update(**kwargs) if name not in _PASSED_ON]
-    for name in unknown:
-        if name not in _NEUTRAL:
+    known = {name: value for name, value in kwargs.items() if name in vars(config)}
+    config.update(**known)
+    for name in kwargs:
+        if name not in known and name not in _PASSED_ON and name not in _NEUTRAL:
             near = difflib.get_close_matches(name, [n for n in vars(config) if n[0] != "_"], 1, 0)
             raise UserError(f"generate() has no option {name}; did you mean {near[0]}?")
     for name, neutral in _NEUTRAL.items():
         found = kwargs[name] if name in kwargs else getattr(config, name, None)
-        if found is not None and found not in neutral:
+        if found is not None and (isinstance(found, np.ndarray) or found not in neutral):
             raise UserError(f"{name} is {found!r}, which ms_eagle does not support: leave it out.")
-    if config.eos_token_id is None or isinstance(config.eos_token_id, int | np.integer):
-        config.eos_token_id = [] if config.eos_token_id is None else [int(config.eos_token_id)]
+    check_kinds(config)
+    config.eos_token_id = token_ids(config.eos_token_id)
     config.pad_token_id = 0 if config.pad_token_id is None else int(config.pad_token_id)
     return config
 
@@ -160,6 +168,8 @@ def _room(config: GenerationConfig, length: int, longest: int, capacity: int) ->
         limit, name = length + new, "seq_length"
     else:
         limit, name = config.max_length, "max_length"
+        if limit is None:
+            raise UserError("max_new_tokens and max_length are both None: set one of them.")
         if longest >= config.max_length:
             raise UserError(
                 f"max_length is {config.max_length}, which leaves no room behind a prompt of {longest} "

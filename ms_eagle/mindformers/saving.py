@@ -5,10 +5,12 @@ import shutil
 from pathlib import Path
 
 from mindformers import GenerationConfig
+from transformers import AutoTokenizer
 
 from ms_eagle import files
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
+from ms_eagle.json_file import read_object, write_object
 from ms_eagle.loading import head_directory
 from ms_eagle.mindformers.config import EagleConfig
 from ms_eagle.progress import Progress
@@ -51,7 +53,9 @@ def save(directory: Path, config: EagleConfig, engine: Engine, generation: Gener
             if (engine.directory / name).is_file():
                 shutil.copyfile(engine.directory / name, target / name)
     except OSError as error:
-        raise UserError(f"save_pretrained: cannot write {directory}: {error.strerror}") from error
+        where = f" ({error.filename})" if error.filename else ""
+        raise UserError(f"save_pretrained: cannot write {directory}: {error.strerror}{where}") from error
+    _name_tokenizer_class(engine.directory, target / "tokenizer_config.json")
     facts = {
         "model_type": config.model_type,
         "architectures": config.architectures,
@@ -66,6 +70,18 @@ def save(directory: Path, config: EagleConfig, engine: Engine, generation: Gener
     options = {k: v for k, v in generation.to_dict().items() if not k.startswith("_") and v is not None}
     files.write_text(target / "generation_config.json", json.dumps(options, indent=2) + "\n")
     files.write_text(target / "config.json", json.dumps(facts, indent=2) + "\n")
+
+
+def _name_tokenizer_class(teacher: Path, settings: Path) -> None:
+    """Write which class reads the tokenizer; transformers would infer it from the teacher's config.json."""
+    values = read_object(settings) if settings.is_file() else {}
+    if "tokenizer_class" in values:
+        return
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(teacher)
+    except (OSError, ValueError, ImportError):  # then it reads none from the teacher's directory either
+        return
+    write_object(settings, {**values, "tokenizer_class": type(tokenizer).__name__})
 
 
 def _copy(source: Path, target: Path) -> None:
