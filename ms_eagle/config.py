@@ -124,6 +124,11 @@ class ExecutionSection(Section):
         json_schema_extra={"unit": "threads"},
         description="CPU threads that compute. null takes the cores that the process may use.",
     )
+    compile_cache: bool = Field(
+        False,
+        description="Keep what is compiled at the start for the next process of the same configuration,"
+        " weights, versions and sources, in the user's cache or `model.cache_dir`. Performance mode only.",
+    )
     device_id: int | None = Field(
         None,
         ge=0,

@@ -24,6 +24,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from ms_eagle.answer import Answer
+from ms_eagle.compile_cache import CompileCache
 from ms_eagle.errors import UserError
 from ms_eagle.faults import HEALTHY, TEACHER_NOT_FINITE
 from ms_eagle.generation import Completion, GenerationOptions, Seconds
@@ -82,16 +83,26 @@ class Engine:
         directory: where the model's files are.
         load_seconds: time it took to load the model, as told by the loader.
         compile_seconds: time spent compiling so far.
+        cache: of compiled graphs, or None.
     """
 
     def __init__(
-        self, graphs: Graphs, tokenizer: Tokenizer, *, directory: Path, dtype: str, load_seconds: float
+        self,
+        graphs: Graphs,
+        tokenizer: Tokenizer,
+        *,
+        directory: Path,
+        dtype: str,
+        load_seconds: float,
+        cache: CompileCache | None = None,
     ) -> None:
+        """``cache``: keeps what the first call compiles for the next process; None keeps nothing."""
         self.graphs = graphs
         self.tokenizer = tokenizer
         self.directory = directory
         self.load_seconds = load_seconds
         self.compile_seconds = 0.0
+        self.cache = cache
         self._dtype = dtype
         self._ready: set[bool] = set()
         self._cached: list[list[int]] = [[] for _ in range(graphs.batch)]
@@ -112,6 +123,18 @@ class Engine:
         if greedy in self._ready:
             return
         begin = time.perf_counter()
+        with self._first_graphs("greedy" if greedy else "sampled"):
+            self._run_idle(options, greedy)
+        self._ready.add(greedy)
+        self.compile_seconds += time.perf_counter() - begin
+
+    def _first_graphs(self, kind: str) -> contextlib.AbstractContextManager[None]:
+        if self.cache is None or self._ready:
+            return contextlib.nullcontext()
+        return self.cache.start(kind)
+
+    def _run_idle(self, options: Sequence[GenerationOptions], greedy: bool) -> None:
+        """Call both graphs for sequences that take no part."""
         batch, width = self.graphs.batch, self.graphs.chunk + 1
         idle = Tensor(np.zeros(batch, np.int32))
         window = Tensor(np.zeros((batch, width), np.int32))
@@ -120,8 +143,6 @@ class Engine:
         controls = self._controls(options)
         report, _ = self.graphs.cycle(greedy)(idle, idle, asleep, *controls, state)
         report.asnumpy()
-        self._ready.add(greedy)
-        self.compile_seconds += time.perf_counter() - begin
 
     def generate(
         self,

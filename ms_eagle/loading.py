@@ -5,21 +5,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ms_eagle import device, sources
+from ms_eagle import compile_cache, device, sources
 from ms_eagle.architecture import DecoderConfig
 from ms_eagle.assembly import engine_kind, make_graphs, teacher_slots, tree_shape
 from ms_eagle.backend import StockBackend
 from ms_eagle.checkpoint import Checkpoint
 from ms_eagle.commit import CloneReorder, FullReorder, KeepOrder
+from ms_eagle.compile_cache import CompileCache
 from ms_eagle.config import Config
 from ms_eagle.context import Settings
 from ms_eagle.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.head_checkpoint import Head, load_head
 from ms_eagle.head_vocabulary import narrowed
+from ms_eagle.kernels.library import available_cores
 from ms_eagle.kv_cache import KVCache
 from ms_eagle.native_backend import NativeBackend
 from ms_eagle.progress import Progress
@@ -156,7 +159,21 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
         directory=model.files.directory,
         dtype=config.model.dtype,
         load_seconds=time.perf_counter() - begin,
+        cache=_compile_cache(config, model, progress),
     )
+
+
+def _compile_cache(config: Config, model: Model, progress: Progress) -> CompileCache | None:
+    """Where ``execution.compile_cache`` keeps compiled graphs."""
+    if not config.execution.compile_cache or config.execution.mode != "performance":
+        return None
+    directories = [model.files.directory]
+    if config.drafter.kind == "eagle3":
+        directories.append(head_directory(config, progress))
+    root = _cache_dir(config)
+    facts = {"device": ms.get_context("device_target"), "cores": available_cores()}
+    key = compile_cache.key(config, directories, facts)
+    return CompileCache(compile_cache.default_directory() if root is None else root / "compiled", key)
 
 
 def check_drafter(config: Config) -> None:

@@ -17,6 +17,7 @@ HERE = [
     "model.dtype=float32",
     "model.max_length=96",
     "execution.device=CPU",
+    "execution.compile_cache=false",
     "execution.kernels=eager",
     "execution.prefill_chunk=16",
     "drafter.kind=none",
