@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ms_eagle.head_config import HeadConfig
 from ms_eagle.training.config import TrainingConfig
@@ -124,7 +125,7 @@ def _training(
                 "learning rate",
                 f"{how.learning_rate:g}, cosine to {how.final_rate:.0%}, warm-up {how.warmup:.0%}",
             ),
-            ("started from", config.head.start),
+            ("started from", Path(config.head.start).name),
             ("seed", how.seed),
         ],
     )

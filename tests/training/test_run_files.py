@@ -155,6 +155,15 @@ def test_the_card_says_what_the_head_is(path):
         assert line in text, line
 
 
+def test_the_card_names_no_place_of_the_machine(path):
+    config = load_training_config(path, ["head.start=/home/somebody/runs/first"])
+    data = CardData("hf:org/teacher", "ab" * 32, {"self": 5}, {"self": 50}, "cd" * 32, 0.9, 0.9)
+    progress = RunProgress(300, 5400.0, 300, 2.0)
+    text = card(config, head(), data, progress, Acceptance(1234, (0.75,)), *figures(300), 400)
+    assert "| started from | first |" in text
+    assert "somebody" not in text
+
+
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path, path):
     folder = RunFolder(tmp_path / "run")
     folder.open(described(path))
