@@ -311,6 +311,7 @@ def test_native_kernels_have_no_place_where_none_are_built(made):
     ("target", "overrides", "message"),
     [
         ("cpu", ["execution.mode=reference"], "execution.mode is reference"),
+        ("cpu", ["execution.trace=t.jsonl"], "a bundle writes no trace"),
         ("cpu", ["drafter.kind=synthetic"], "a measurement that needs the model code"),
         ("cpu", ["execution.commit=clone"], "a baseline for measurements"),
         ("ascend", [], "model.dtype is float32"),

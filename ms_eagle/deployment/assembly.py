@@ -111,12 +111,14 @@ def check(config: Config, target: str) -> None:
     """Refuse what cannot be exported, before anything is loaded.
 
     Raises:
-        UserError: a mode, a drafter, kernels or a number format that a bundle cannot have.
+        UserError: a mode, a trace, a drafter, kernels or a number format that a bundle cannot have.
     """
     if config.execution.mode != "performance":
         raise UserError(
             "execution.mode is reference; a bundle has performance mode's graphs only: leave it out"
         )
+    if config.execution.trace is not None:
+        raise UserError("execution.trace is set; a bundle writes no trace: leave it out")
     if config.drafter.kind == "synthetic":
         raise UserError(
             "drafter.kind is synthetic, a measurement that needs the model code; expected eagle3 or none"
