@@ -1,7 +1,5 @@
 """Writing a bundle: compile every graph once, keep the weights once."""
 
-import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -27,9 +25,9 @@ from ms_eagle.deployment.assembly import (
     state_parameters,
 )
 from ms_eagle.deployment.bundle import CONFIG, KERNELS, TOKENIZER, WEIGHTS, describe_file
+from ms_eagle.deployment.directory import appearing, check_free
 from ms_eagle.deployment.graphs import refuse_code
 from ms_eagle.deployment.manifest import (
-    FILE,
     SCHEMA,
     GraphRecord,
     Manifest,
@@ -40,7 +38,6 @@ from ms_eagle.deployment.manifest import (
 )
 from ms_eagle.deployment.mindir import MindIR, strip
 from ms_eagle.deployment.random_weights import described
-from ms_eagle.errors import UserError
 from ms_eagle.graphs import TeacherGraphs
 from ms_eagle.kernels.build import source_files
 from ms_eagle.progress import Progress
@@ -84,45 +81,17 @@ def export_bundle(
         the manifest.
 
     Raises:
-        UserError: ``out`` cannot be written or holds something, or the configuration cannot be exported.
+        UserError: ``out`` cannot be written or holds something, the disk is full, or the configuration
+            cannot be exported.
     """
     check(config, target)
     check_free(out)
     parts = load_parts(config, target, trees, progress, randomly)
     random = None if randomly is None else described(randomly.layers, parts.model.decoder)
-    with _appearing(out) as directory:
+    with appearing(out) as directory:
         manifest = _write(parts, config, target, directory, progress, random)
         write_manifest(directory, manifest)
     return manifest
-
-
-def check_free(out: Path) -> None:
-    """Refuse a directory that exists and is not empty, or that cannot be made.
-
-    Raises:
-        UserError: saying what is there.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        what = "a bundle" if (out / FILE).is_file() else "something"
-        raise UserError(f"--out: {out} holds {what} already: name another directory, or remove it")
-    parent = out.absolute().parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"--out: cannot write {out}: {parent} is no directory that may be written")
-
-
-@contextlib.contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
-    """A directory beside ``out`` that becomes it at the end, and is gone after a failure."""
-    parent = out.absolute().parent
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=parent))
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write(
