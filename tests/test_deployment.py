@@ -278,6 +278,19 @@ def test_command_line_refuses_in_one_line(copy):
         assert done.stderr.count("\n") == 1
 
 
+def test_places_that_hold_no_bundle_are_refused(tmp_path, monkeypatch):
+    for name, message in {"": "holds no manifest", "none": "not a directory", "b" * 300: "too long"}.items():
+        with pytest.raises(UserError, match=message):
+            Bundle.open(tmp_path / name)
+
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    with pytest.raises(UserError, match=r"cannot read .*Permission denied"):
+        Bundle.open(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [

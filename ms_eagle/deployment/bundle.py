@@ -42,11 +42,17 @@ class Bundle:
         """Open a bundle.
 
         Raises:
-            UserError: the directory is none, or a file is missing, of another size or of other content.
+            UserError: the directory is none or cannot be read, or a file is missing, of another size or of
+                other content.
         """
-        if not directory.is_dir():
-            raise UserError(f"{directory} is not a directory; expected a bundle of tools/export.py")
-        bundle = cls(directory, read_manifest(directory))
+        try:
+            if not directory.is_dir():
+                raise UserError(f"{directory} is not a directory; expected a bundle of tools/export.py")
+            bundle = cls(directory, read_manifest(directory))
+        except OSError as error:  # a directory closed to us, a name beyond all limits
+            raise UserError(
+                f"cannot read {directory}: {error.strerror}; expected a bundle of tools/export.py"
+            ) from error
         for record in bundle.manifest.files:
             bundle._check_size(record)
         for name in (WEIGHTS, CONFIG, *(graph.file for graph in bundle.manifest.graphs)):
