@@ -20,6 +20,7 @@ from ms_eagle.deployment.export import export_bundle
 from ms_eagle.deployment.graphs import refuse_code
 from ms_eagle.deployment.loading import load_deployment
 from ms_eagle.deployment.manifest import FILE
+from ms_eagle.deployment.memory import zeros
 from ms_eagle.deployment.mindir import MindIR
 from ms_eagle.deployment.session import load_session
 from ms_eagle.errors import UserError
@@ -118,6 +119,21 @@ def test_state_does_not_leak_between_requests(deployment):
     assert tokens(deployed, [first], sampled(1)) == alone[0]
     deployed.graphs.clear()
     assert tokens(deployed, [first], sampled(1)) == alone[0]
+
+
+def test_graphs_share_weights_and_caches_or_say_so(deployment):
+    tokens(deployment.engine(), prompts(1), GREEDY)
+    cells = [deployment.loader.cell(record) for record in deployment.bundle.manifest.graphs]
+    memory = deployment.loader.memory
+    memory.check_shared()
+    name = "teacher.cache.key.0"
+    places = {cell.parameters_dict()[name].data_ptr() for cell in cells}
+    assert len(places) == 1
+    cells[0].parameters_dict()[name].set_data(zeros(deployment.bundle.manifest.states[0]))
+    with pytest.raises(RuntimeError, match=f"{name} is in 2 places of memory"):
+        memory.check_shared()
+    deployment.engine().graphs.clear()  # gives every graph the same zeros
+    memory.check_shared()
 
 
 def test_session_streams_stops_and_reports_alike(made, config, deployment, engine, capsys):

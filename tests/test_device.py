@@ -3,8 +3,9 @@
 import mindspore as ms
 import pytest
 
-from ms_eagle import device
+from ms_eagle import context, device
 from ms_eagle.backend import StockBackend
+from ms_eagle.config import ExecutionSection
 from ms_eagle.errors import UserError
 from ms_eagle.kernels import build
 from ms_eagle.native_backend import NativeBackend
@@ -89,3 +90,20 @@ def test_an_npu_that_is_not_there_is_refused():
     with pytest.raises(UserError, match=r"MindSpore finds no Ascend NPU here: set execution\.device=CPU"):
         device.start("Ascend", None)
     assert device.start("auto", None) == "CPU"
+
+
+def test_settings_of_a_configuration_reach_mindspore(monkeypatch):
+    told = []
+    monkeypatch.setattr(context.ms, "set_device", lambda *given: told.append(("device", *given)))
+    monkeypatch.setattr(context.ms, "set_context", lambda **given: told.append(given))
+    monkeypatch.setattr(context.ms, "set_deterministic", lambda on: told.append(("deterministic", on)))
+    monkeypatch.setattr(context.ms.runtime, "set_memory", lambda max_size: told.append(max_size))
+    execution = ExecutionSection(device_id=3, jit_level="O1", memory_limit=56.5, deterministic=True)
+    context.start("CPU", 2, context.Settings.of(execution))
+    assert ("device", "CPU", 3) in told
+    assert {"jit_config": {"jit_level": "O1"}} in told
+    assert "56.5GB" in told
+    assert ("deterministic", True) in told
+    told.clear()
+    context.start("CPU", 2, context.Settings.of(ExecutionSection()))
+    assert told == [("device", "CPU"), {"mode": context.ms.GRAPH_MODE}]
