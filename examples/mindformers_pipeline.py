@@ -17,7 +17,7 @@ from ms_eagle.mindformers import EagleConfig, EagleForCausalLM  # noqa: E402
 
 SECTIONS = {
     "drafter": {"kind": "eagle3", "source": "bundled:smollm2_135m"},
-    "tree": {"budget": 7, "depth": 2, "branch": 4},
+    "tree": {"budget": 7, "depth": 3, "branch": 4},
     "execution": {"device": "CPU", "batch_size": 2},
 }
 
