@@ -12,6 +12,7 @@ import pytest
 import tiny_eagle
 
 from ms_eagle import quiet
+from ms_eagle.benchmark.run import Job, run
 from ms_eagle.chat import load_template
 from ms_eagle.config import load_config
 from ms_eagle.deployment.assembly import Randomly
@@ -85,6 +86,17 @@ def engine(config):
 def copy(made, tmp_path):
     """A bundle to damage."""
     return Path(shutil.copytree(made, tmp_path / "copy.bundle"))
+
+
+def test_a_bundle_is_measured_without_the_model_it_came_from(made, tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question_id": 1, "category": "talk", "turns": ["ab", "c"]}\n')
+    bundle = Bundle.open(made)
+    asked = ["generation.max_new_tokens=5", "generation.ignore_eos=true"]
+    run(Job(bundle.config(asked), (questions,), None, tmp_path / "out", deployed=bundle), progress=QUIET)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["turns"], summary["tokens_match"], summary["new_tokens"]) == (2, 1.0, 10)
+    assert [each["name"] for each in summary["manifest"]["weights"]["model"]] == [WEIGHTS]
 
 
 def rewrite(bundle, change):
