@@ -57,8 +57,8 @@ def accept(
     at_depth = ops.logical_and(
         reached.expand_dims(1), depths.expand_dims(1) == _arange(levels).reshape(1, levels, 1)
     )  # [B, D+1, N], at most one row per depth
-    path = ops.amax(at_depth.astype(ms.float32) * _arange(rows).astype(ms.float32), -1).astype(ms.int32)
-    accepted = ops.amax(reached.astype(ms.float32) * depths.astype(ms.float32), -1).astype(ms.int32)
+    path = ops.amax(at_depth.astype(ms.float32) * _arange(rows).astype(ms.float32), 2).astype(ms.int32)
+    accepted = ops.amax(reached.astype(ms.float32) * depths.astype(ms.float32), 1).astype(ms.int32)
     count = (accepted + 1) * active.astype(ms.int32)
     # A matching node's token is its parent's choice, so the emitted tokens are the choices along the path.
     spoken = ops.gather_d(choices, 1, path)  # [B, D+1]
