@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from ms_eagle.errors import UserError
+from ms_eagle.paths import HEADS
 
 SCHEME = "bundled:"
-_HEADS = Path(__file__).parent / "heads"
 
 
 def head_names() -> list[str]:
     """Names of the heads that are here."""
-    return sorted(path.parent.name for path in _HEADS.glob("*/config.json"))
+    return sorted(path.parent.name for path in HEADS.glob("*/config.json"))
 
 
 def head_directory(name: str) -> Path:
@@ -24,4 +24,4 @@ def head_directory(name: str) -> Path:
         raise UserError(
             f"no head named {name!r} is bundled; expected {', '.join(names) or 'none: the package has none'}"
         )
-    return _HEADS / name
+    return HEADS / name

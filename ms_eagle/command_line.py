@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from ms_eagle import __version__, interrupts, quiet, standard_streams
 from ms_eagle.errors import UserError
+from ms_eagle.paths import CONFIGS
 from ms_eagle.standard_streams import OutputError
 
 EXIT_STATUSES = """\
@@ -27,8 +28,7 @@ exit status:
 
 DRAFTERS = ("none", "eagle3", "synthetic")  # the values of drafter.kind
 
-_CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-DEFAULT_CONFIG, TRAINING_CONFIG = _CONFIGS / "smollm2_135m.yaml", _CONFIGS / "train" / "smollm2_135m.yaml"
+DEFAULT_CONFIG, TRAINING_CONFIG = CONFIGS / "smollm2_135m.yaml", CONFIGS / "train" / "smollm2_135m.yaml"
 
 
 class Parser(argparse.ArgumentParser):
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
             metavar="YAML",
             type=Path,
             default=default,
-            help=f"what to load and how to run it (default: {default.relative_to(_CONFIGS.parent)})",
+            help=f"what to load and how to run it (default: {default.relative_to(CONFIGS.parent)})",
         )
         group.add_argument(
             "--set",

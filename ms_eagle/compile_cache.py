@@ -25,12 +25,13 @@ from mindspore.graph import api
 from ms_eagle import files, json_file
 from ms_eagle.config import Config
 from ms_eagle.errors import UserError
-from ms_eagle.kernels.build import SOURCES, source_files
+from ms_eagle.kernels.build import SOURCES
 from ms_eagle.manifest import versions
+from ms_eagle.paths import PACKAGE
 
 _SEAL = "sealed.json"
+_SOURCES = frozenset((".py", ".cc", ".h"))
 _KEPT = 16  # keys; the ones used longest ago go first
-_PACKAGE = Path(__file__).resolve().parent
 
 
 def default_directory() -> Path:
@@ -47,17 +48,25 @@ def key(config: Config, models: Sequence[Path], facts: Mapping[str, Any]) -> str
             weights, only their shapes.
         facts: further ones, such as the device.
     """
-    sources = hashlib.sha256()
-    for path in (*sorted(_PACKAGE.rglob("*.py")), *source_files(SOURCES)):
-        sources.update(f"{path.name}\n".encode() + path.read_bytes())
     described = {
         "config": config.model_dump(mode="json", exclude={"generation"}),
         "weights": [_identity(path) for directory in models for path in sorted(directory.iterdir())],
         "versions": versions(),
-        "sources": sources.hexdigest(),
+        "sources": source_hash((PACKAGE, SOURCES.parent)),
         **facts,
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def source_hash(directories: Sequence[Path]) -> str:
+    """One hexadecimal SHA-256 of all Python and C++ sources below ``directories``: their places and contents."""
+    digest = hashlib.sha256()
+    for index, directory in enumerate(directories):
+        for path in sorted(directory.rglob("*")):
+            if path.suffix in _SOURCES and path.is_file():
+                place = path.relative_to(directory).as_posix()
+                digest.update(f"{index}:{place}:{path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _identity(path: Path) -> list[str | int]:

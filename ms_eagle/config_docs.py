@@ -8,10 +8,10 @@ from pydantic.fields import FieldInfo
 
 from ms_eagle import files, schema
 from ms_eagle.config import Config
+from ms_eagle.paths import DOCS
 from ms_eagle.training.config import TrainingConfig
 
-_DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE, TRAINING_PAGE = _DOCS / "config.md", _DOCS / "training_config.md"
+PAGE, TRAINING_PAGE = DOCS / "config.md", DOCS / "training_config.md"
 
 _HEAD = """\
 # Configuration

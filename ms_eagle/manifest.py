@@ -12,6 +12,7 @@ from typing import Any
 
 from ms_eagle import __version__, files
 from ms_eagle.config import Config
+from ms_eagle.paths import PACKAGE
 from ms_eagle.progress import Progress
 
 _PACKAGES = ("mindspore", "mindformers", "numpy", "tokenizers", "sentencepiece")
@@ -30,7 +31,7 @@ def manifest(config: Config, facts: Mapping[str, Any]) -> dict[str, Any]:
         "config": config.model_dump(mode="json"),
         "versions": versions(),
         "platform": platform.platform(),
-        "git": revision(Path(__file__).resolve().parent),
+        "git": revision(PACKAGE),
         **facts,
     }
 

@@ -1,6 +1,7 @@
 """The compile cache: a second start takes what the first compiled, and nothing stale, damaged or foreign."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import tiny_eagle
 from ms_eagle import compile_cache, quiet
 from ms_eagle.compile_cache import CompileCache, is_whole, prune, unchanged_sys, usable
 from ms_eagle.config import load_config
+from ms_eagle.kernels.build import SOURCES
+from ms_eagle.paths import PACKAGE
 
 ROOT = Path(__file__).parent.parent
 START = """
@@ -79,11 +82,28 @@ def test_key_follows_everything_that_a_graph_depends_on(model, monkeypatch):
     monkeypatch.setattr(compile_cache, "versions", lambda: {"mindspore": "0"})
     assert key() != first
     monkeypatch.undo()
-    monkeypatch.setattr(compile_cache, "source_files", lambda _: [model / "start.py"])
+    monkeypatch.setattr(compile_cache, "source_hash", lambda _: "0")
     assert key() != first
     monkeypatch.undo()
     os.utime(weights / "model.safetensors", (1, 1))
     assert key() != first
+
+
+def test_a_changed_source_in_any_room_changes_the_key(tmp_path):
+    roots = []
+    for name, directory in (("package", PACKAGE), ("kernels", SOURCES.parent)):
+        ignored = shutil.ignore_patterns("__pycache__", "*.npz", "*.safetensors")
+        roots.append(shutil.copytree(directory, tmp_path / name, ignore=ignored))
+    known = {compile_cache.source_hash(roots)}
+    rooms = {path.parent: path for root in roots for path in root.rglob("*") if path.suffix in (".py", ".cc")}
+    for path in rooms.values():
+        path.write_bytes(path.read_bytes() + b"\n")
+        known.add(compile_cache.source_hash(roots))
+    moved = next(path for path in rooms.values() if path.name != "__init__.py")
+    moved.rename(moved.parent / "elsewhere.py")
+    known.add(compile_cache.source_hash(roots))
+    assert len(rooms) >= 7
+    assert len(known) == len(rooms) + 2
 
 
 def test_only_a_sealed_directory_is_whole(tmp_path):

@@ -11,6 +11,7 @@ from ms_eagle import files, json_file
 from ms_eagle.config import Config
 from ms_eagle.errors import UserError
 from ms_eagle.manifest import manifest, revision
+from ms_eagle.paths import PACKAGE
 
 SCHEMA = 1
 FILE = "manifest.json"
@@ -26,13 +27,12 @@ def identity(config: Config, prompts: Sequence[Path], limit: int | None) -> dict
         limit: how many turns of them, or None.
     """
     described = manifest(config, {})
-    package = Path(__file__).resolve().parent.parent
     return {
         "config": described["config"],
         "prompts": [{"file": path.name, "sha256": files.sha256(path)} for path in prompts],
         "limit": limit,
         "versions": described["versions"],
-        "code": code(package),
+        "code": code(PACKAGE),
         "machine": machine(),
     }
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ms_eagle.errors import UserError
+from ms_eagle.paths import CONFIGS
 from ms_eagle.prompts import read_prompts
 
-BUNDLED = Path(__file__).resolve().parent.parent.parent / "configs" / "prompts" / "benchmark"
+BUNDLED = CONFIGS / "prompts" / "benchmark"
 
 
 @dataclass(frozen=True)

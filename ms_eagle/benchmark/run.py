@@ -25,6 +25,7 @@ from ms_eagle.deployment.bundle import WEIGHTS, Bundle
 from ms_eagle.deployment.manifest import FILE as BUNDLE_MANIFEST
 from ms_eagle.errors import UserError
 from ms_eagle.manifest import revision, weight_hashes
+from ms_eagle.paths import PACKAGE
 from ms_eagle.progress import Progress
 from ms_eagle.session import generation_options
 
@@ -171,7 +172,7 @@ def _describe(
     """What only a loaded run knows."""
     graphs = pair.speculative.graphs
     return {
-        "git": revision(Path(__file__).resolve().parent.parent),
+        "git": revision(PACKAGE),
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": ms.get_context("device_target"),
         "kernels": graphs.kernels,
