@@ -6,7 +6,7 @@
 The first run fetches the teacher (93 MB) into the user's cache; the head comes with ms_eagle.
 """
 
-from ms_eagle import quiet
+from ms_eagle.system import quiet
 
 quiet.start(verbose=False)  # leave it out to see what MindSpore and MindFormers print
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import platformdirs
 
-from ms_eagle.files import replacing
+from ms_eagle.system.files import replacing
 
 SOURCES = Path(__file__).parent / "cpu"
 _TIMEOUT_SECONDS = 600.0

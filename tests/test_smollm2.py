@@ -1,22 +1,22 @@
 """The default model against transformers with the same weights: real text, real tokenizer."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers
 
-from ms_eagle.chat import load_template
-from ms_eagle.config import load_config
-from ms_eagle.generation import GenerationOptions
+from ms_eagle.config.sections import load_config
+from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.loading import load_engine
-from ms_eagle.sampling import SamplingParams
+from ms_eagle.paths import CONFIGS
+from ms_eagle.sampling.options import SamplingParams
+from ms_eagle.text.template import load_template
 
 pytestmark = pytest.mark.real_model
 
-CONFIG = Path(__file__).parent.parent / "configs" / "smollm2_135m.yaml"
+CONFIG = CONFIGS / "smollm2_135m.yaml"
 NEAR_TIE = 1e-3
 TOKENS = 64
 PROMPTS = [

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ms_eagle import command_line
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
 
 if TYPE_CHECKING:  # main imports them when Ctrl-C is in hand
     from ms_eagle.benchmark.launcher import Worker
-    from ms_eagle.config import Config
+    from ms_eagle.config.sections import Config
     from ms_eagle.deployment.bundle import Bundle
 
 DESCRIPTION = """\
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 def configure(args: Namespace, more: Sequence[str]) -> "Config":
     """The configuration with all overrides, those of the command line before ``more``."""
-    from ms_eagle.config import load_config
+    from ms_eagle.config.sections import load_config
 
     tokens = args.max_new_tokens or (BUNDLED_TOKENS if args.bundled else None)
     limit = [] if tokens is None else [f"generation.max_new_tokens={tokens}"]
@@ -96,7 +96,7 @@ def measure(args: Namespace, worker: "Worker") -> int:
     """One run, or one worker's part of it."""
     from ms_eagle.benchmark import text
     from ms_eagle.benchmark.run import Job, run
-    from ms_eagle.progress import Progress
+    from ms_eagle.system.progress import Progress
 
     config, profiled = configure(args, []), args.profile if args.bundle is None else 0
     job = Job(config, args.prompts, args.limit, args.out, profiled, args.bundle)
@@ -118,7 +118,7 @@ def sweep(args: Namespace, worker: "Worker") -> int:
     from ms_eagle.benchmark.run import Job
     from ms_eagle.benchmark.sweep import read_sweep, run_sweep
     from ms_eagle.benchmark.sweep_page import lines, write
-    from ms_eagle.progress import Progress
+    from ms_eagle.system.progress import Progress
 
     if worker.ranks > 1:
         raise UserError("--sweep runs in one process; expected no msrun")
@@ -138,8 +138,8 @@ def sweep(args: Namespace, worker: "Worker") -> int:
 
 def compare(args: Namespace) -> int:
     """Two runs side by side."""
-    from ms_eagle import files
     from ms_eagle.benchmark.compare import lines, page, read
+    from ms_eagle.system import files
 
     a, b = (read(directory) for directory in args.compare)
     print("\n".join(lines(a, b)))

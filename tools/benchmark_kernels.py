@@ -2,7 +2,7 @@
 
 import json
 
-from ms_eagle import command_line
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
 
 DESCRIPTION = """\
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     # MindSpore takes seconds to import: not before the arguments have been checked.
     import mindspore as ms
 
-    from ms_eagle.kernel_benchmark import Shape, lines, measure
+    from ms_eagle.benchmark.kernels import Shape, lines, measure
     from ms_eagle.kernels.build import NativeUnavailable
 
     ms.set_context(mode=ms.GRAPH_MODE)

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from ms_eagle import command_line
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
 
 DESCRIPTION = """\
@@ -43,8 +43,8 @@ Leave the machine idle meanwhile. Sampling options and batch size of the configu
 
 def main(argv: list[str]) -> int:
     """Run the command line; mistakes are raised as UserError."""
-    from ms_eagle.config import load_config  # when Ctrl-C is in hand
-    from ms_eagle.prompts import read_prompts
+    from ms_eagle.config.sections import load_config  # when Ctrl-C is in hand
+    from ms_eagle.text.prompts import read_prompts
 
     args = parse(argv)
     config = load_config(args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter)])
@@ -56,9 +56,9 @@ def main(argv: list[str]) -> int:
     if args.prompts is not None:
         texts = [(f"{prompt.question_id}", prompt.turns[0]) for prompt in read_prompts(args.prompts)]
     command_line.begin(args.verbose)
-    from ms_eagle.peer_comparison import PROMPTS, Plan, compare
-    from ms_eagle.peer_report import lines
-    from ms_eagle.progress import Progress
+    from ms_eagle.benchmark.peers.comparison import PROMPTS, Plan, compare
+    from ms_eagle.benchmark.peers.report import lines
+    from ms_eagle.system.progress import Progress
 
     texts = PROMPTS if texts is None else texts
     plan = Plan(

@@ -4,9 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-from ms_eagle import command_line
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
-from ms_eagle.prompts import check_text
+from ms_eagle.text.prompts import check_text
 
 DESCRIPTION = """\
 Say whether an EAGLE-3 head fits its teacher, and if not, why.
@@ -29,7 +29,7 @@ how wide to look. The exit status does not depend on the verdict.
 
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
-    from ms_eagle.config import load_config  # when Ctrl-C is in hand
+    from ms_eagle.config.sections import load_config  # when Ctrl-C is in hand
 
     parser = command_line.Parser("[options]", DESCRIPTION, EPILOG)
     what = parser.add_argument_group("what to measure")
@@ -48,9 +48,9 @@ def main(argv: list[str]) -> int:
     text = None if args.text is None else (str(args.text), read_text(args.text))
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
-    from ms_eagle.head_check import check_head
-    from ms_eagle.head_report import lines, record
-    from ms_eagle.progress import Progress
+    from ms_eagle.diagnosis.check import check_head
+    from ms_eagle.diagnosis.report import lines, record
+    from ms_eagle.system.progress import Progress
 
     report = check_head(config, text, Progress())
     sys.stdout.reconfigure(encoding="utf-8" if args.json else None, errors="replace")

@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from ms_eagle import command_line
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
 
 DESCRIPTION = """\
@@ -34,7 +34,7 @@ files in --out:
 
 def main(argv: list[str]) -> int:
     """Run the command line; mistakes are raised as UserError."""
-    from ms_eagle.config import load_config
+    from ms_eagle.config.sections import load_config
 
     args = parse(argv)
     config = load_config(args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter)])
@@ -42,8 +42,8 @@ def main(argv: list[str]) -> int:
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
     from ms_eagle.deployment.assembly import Randomly
     from ms_eagle.deployment.export import export_bundle
-    from ms_eagle.progress import Progress
-    from ms_eagle.tree import TreeShape
+    from ms_eagle.system.progress import Progress
+    from ms_eagle.tree.growth import TreeShape
 
     manifest = export_bundle(
         config,

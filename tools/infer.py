@@ -6,12 +6,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ms_eagle import command_line, files
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
-from ms_eagle.prompts import check_text, read_prompts
+from ms_eagle.system import files
+from ms_eagle.text.prompts import check_text, read_prompts
 
 if TYPE_CHECKING:  # main imports them when Ctrl-C is in hand
-    from ms_eagle.config import Config
+    from ms_eagle.config.sections import Config
     from ms_eagle.deployment.bundle import Bundle
 
 DESCRIPTION = """\
@@ -64,11 +65,11 @@ def main(argv: list[str]) -> int:
     texts = asked(args)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
-    from ms_eagle.chat_shell import ChatShell
-    from ms_eagle.progress import Progress
-    from ms_eagle.report import JsonReport, TextReport
-    from ms_eagle.session import Dialog, Session
-    from ms_eagle.startup import StartReport, since_start
+    from ms_eagle.chat.report import JsonReport, TextReport
+    from ms_eagle.chat.session import Dialog, Session
+    from ms_eagle.chat.shell import ChatShell
+    from ms_eagle.chat.startup import StartReport, since_start
+    from ms_eagle.system.progress import Progress
 
     report = JsonReport() if args.json else TextReport()
     sys.stdout.reconfigure(encoding="utf-8" if args.json else None, errors="replace")
@@ -92,7 +93,7 @@ def main(argv: list[str]) -> int:
 
 def configure(args: Namespace) -> "Config":
     """The configuration, and that the files it names can be had and written."""
-    from ms_eagle.config import load_config
+    from ms_eagle.config.sections import load_config
 
     trace = [] if args.trace is None else [f"execution.trace={json.dumps(args.trace)}"]
     config = load_config(
@@ -181,7 +182,7 @@ def parse(argv: list[str]) -> Namespace:
 
 def check_head(source: str) -> None:
     """Refuse a head that is not there, before the teacher is loaded for it."""
-    from ms_eagle import sources
+    from ms_eagle.checkpoints import sources
 
     try:
         sources.check_head(source)

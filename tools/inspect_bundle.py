@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from ms_eagle import command_line
+from ms_eagle.cli import command_line
 
 DESCRIPTION = """\
 Tell what the graphs of a bundle are made of: every MINDIR is parsed, every rule of its target checked.

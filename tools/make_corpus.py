@@ -4,9 +4,10 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from ms_eagle import command_line, files
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
-from ms_eagle.prompts import read_prompts
+from ms_eagle.system import files
+from ms_eagle.text.prompts import read_prompts
 
 DESCRIPTION = """\
 Make a corpus for training a head: conversations that the teacher itself wrote.
@@ -32,7 +33,7 @@ model.max_length: lower one of them where memory is short.
 
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
-    from ms_eagle.config import load_config  # when Ctrl-C is in hand
+    from ms_eagle.config.sections import load_config  # when Ctrl-C is in hand
 
     args = parse(argv)
     alone = ["drafter.kind=none", "execution.mode=performance", "execution.trace=null"]
@@ -41,8 +42,8 @@ def main(argv: list[str]) -> int:
     files.check_output(args.out, "--out", [args.config, *args.prompts, *args.imports])
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
-    from ms_eagle.progress import Progress
-    from ms_eagle.training.corpus_maker import Order, Settings, make_corpus
+    from ms_eagle.system.progress import Progress
+    from ms_eagle.training.corpus.maker import Order, Settings, make_corpus
 
     order = Order(tuple(args.imports), prompts, args.self_turns, args.follow_ups)
     settings = Settings(args.max_new_tokens, args.turn_tokens, seed=args.seed)

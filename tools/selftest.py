@@ -4,8 +4,9 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from ms_eagle import command_line, files
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 
 DESCRIPTION = """\
 Test an installation on the device it runs on: attention kernels against eager attention over shapes, number
@@ -25,7 +26,7 @@ exit status 1 says that a part failed; without a trained head, --drafter synthet
 
 def main(argv: list[str]) -> int:
     """Run the command line; mistakes are raised as UserError."""
-    from ms_eagle.config import load_config
+    from ms_eagle.config.sections import load_config
 
     args = parse(argv)
     config = load_config(args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter)])
@@ -33,9 +34,9 @@ def main(argv: list[str]) -> int:
         raise UserError("execution.mode is reference; the self-test measures performance mode: leave it out")
     files.check_output(args.out, "--out", [args.config])
     command_line.begin(args.verbose)
-    from ms_eagle import json_file
-    from ms_eagle.progress import Progress
-    from ms_eagle.selftest import selftest
+    from ms_eagle.benchmark.selftest import selftest
+    from ms_eagle.system import json_file
+    from ms_eagle.system.progress import Progress
 
     outcome = selftest(config, Progress())
     json_file.write_object(args.out, outcome.report)

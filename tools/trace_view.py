@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from ms_eagle import command_line, files
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 
 DESCRIPTION = """\
 Turn a trace of reference mode into one self-contained HTML page.
@@ -31,8 +32,8 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     files.check_output(args.out, "--out", [args.trace])
     command_line.begin(args.verbose)
-    from ms_eagle.trace import read_trace
-    from ms_eagle.trace_view import page
+    from ms_eagle.reference.page.view import page
+    from ms_eagle.reference.trace import read_trace
 
     text = page(read_trace(args.trace))
     try:

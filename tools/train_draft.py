@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 
-from ms_eagle import command_line
+from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
 
 DESCRIPTION = """\
@@ -50,8 +50,8 @@ def main(argv: list[str]) -> int:
         raise UserError("matplotlib, which draws the curves, is not installed: pip install 'ms_eagle[train]'")
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
-    from ms_eagle.progress import Progress
-    from ms_eagle.training.session import train
+    from ms_eagle.system.progress import Progress
+    from ms_eagle.training.run.session import train
 
     ended = train(config, Progress(), say, args.parallel)
     if ended is None:

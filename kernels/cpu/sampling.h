@@ -1,4 +1,4 @@
-// Choosing one token of a row by seeded sampling: ms_eagle/choice.py and fixed_point.py in one pass over the row.
+// Choosing one token of a row by seeded sampling: ms_eagle/sampling/choice.py and fixed_point.py in one pass over the row.
 //
 // Floats end at a score and a weight for each token, formed by the same operations in the same order as there;
 // everything after them is exact, so the choice is bit for bit the one made there.
@@ -16,7 +16,7 @@ constexpr Index kWithin = 1 << 13;  // scores in one bin
 constexpr Index kEnds = 8;          // tokens that may end a sequence
 constexpr Index kParams = 7 + kEnds;
 
-// One request's options, see ms_eagle/sampling.py.
+// One request's options, see ms_eagle/sampling/options.py.
 struct Sampling {
   float temperature, top_k, top_p, min_p_nats, penalty, keep_crossing, min_length, ends[kEnds];
 };

@@ -1,6 +1,6 @@
 // A draft tree from its first children to the tokens that a cycle emits: whole numbers and comparisons only.
 //
-// Pool and beam are those of ms_eagle/tree.py, which says what every tensor holds; the stock forms of these ops are
+// Pool and beam are those of ms_eagle/tree/growth.py, which says what every tensor holds; the stock forms of these ops are
 // there, in tensorize.py, accept.py and cycle.py.
 
 #include <cmath>

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ms_eagle import svg_plot
 from ms_eagle.benchmark.figures import accepted, by_depth, values
 from ms_eagle.benchmark.turn_log import Record
-from ms_eagle.svg_plot import Marker, Series, text
+from ms_eagle.pages import plot as svg_plot
+from ms_eagle.pages.plot import Marker, Series, text
 
 _STAGE_NOTES = {
     "draft": "the drafter's forwards, one a level",

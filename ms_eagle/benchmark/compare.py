@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ms_eagle import json_file, svg_plot
 from ms_eagle.benchmark import charts, turn_log
 from ms_eagle.benchmark.page import document, table
 from ms_eagle.benchmark.run import SUMMARY
 from ms_eagle.benchmark.text import number
 from ms_eagle.benchmark.turn_log import Record
 from ms_eagle.errors import UserError
-from ms_eagle.svg_plot import Series, text
+from ms_eagle.pages import plot as svg_plot
+from ms_eagle.pages.plot import Series, text
+from ms_eagle.system import json_file
 
 _RESAMPLES, _SEED = 2000, 0
 _PERCENT = (2.5, 97.5)

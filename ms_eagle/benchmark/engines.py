@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from ms_eagle.benchmark.margin import MarginGraphs
 from ms_eagle.benchmark.pair import Answer, EnginePair, check_drafter
-from ms_eagle.chat import load_template
-from ms_eagle.config import Config
-from ms_eagle.engine import Engine
-from ms_eagle.generation import GenerationOptions
-from ms_eagle.graphs import TeacherGraphs
+from ms_eagle.config.sections import Config
+from ms_eagle.cycle.graphs import TeacherGraphs
+from ms_eagle.engine.engine import Engine
+from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.loading import load_engine
-from ms_eagle.progress import Progress
-from ms_eagle.reference import ReferenceGraphs
+from ms_eagle.reference.mode import ReferenceGraphs
+from ms_eagle.system.progress import Progress
+from ms_eagle.text.template import load_template
 
 
 class Pair(EnginePair):

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ms_eagle import files, json_file
-from ms_eagle.config import Config
+from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
-from ms_eagle.manifest import manifest, revision
 from ms_eagle.paths import PACKAGE
+from ms_eagle.system import files, json_file
+from ms_eagle.system.provenance import manifest, revision
 
 SCHEMA = 1
 FILE = "manifest.json"

@@ -3,11 +3,11 @@
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-from ms_eagle.choice import argmax
-from ms_eagle.cycle import TeacherCycle
-from ms_eagle.graphs import TeacherGraphs
-from ms_eagle.teacher import Teacher
-from ms_eagle.verifier import Verifier
+from ms_eagle.cycle.cycle import TeacherCycle
+from ms_eagle.cycle.graphs import TeacherGraphs
+from ms_eagle.cycle.verifier import Verifier
+from ms_eagle.models.teacher import Teacher
+from ms_eagle.sampling.choice import argmax
 
 
 class MarginChoice(nn.Cell):

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from ms_eagle import svg_plot
 from ms_eagle.benchmark import charts, paper
 from ms_eagle.benchmark.figures import LABELS
 from ms_eagle.benchmark.turn_log import Record
-from ms_eagle.svg_plot import text
+from ms_eagle.pages import plot as svg_plot
+from ms_eagle.pages.plot import text
 
 _SYNTHETIC = (
     "Synthetic drafter: it proposes the teacher's own continuation with a set probability. These are figures "

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import mindspore as ms
 
-from ms_eagle.chat import ChatTemplate
-from ms_eagle.config import Config
-from ms_eagle.engine import Engine
+from ms_eagle.config.sections import Config
+from ms_eagle.engine.engine import Engine
+from ms_eagle.engine.requests import Completion, GenerationOptions
 from ms_eagle.errors import UserError
-from ms_eagle.generation import Completion, GenerationOptions
+from ms_eagle.text.template import ChatTemplate
 
 _WARM_UP_TOKENS = 8
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ms_eagle.errors import UserError
 from ms_eagle.paths import CONFIGS
-from ms_eagle.prompts import read_prompts
+from ms_eagle.text.prompts import read_prompts
 
 BUNDLED = CONFIGS / "prompts" / "benchmark"
 

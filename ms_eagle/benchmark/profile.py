@@ -8,11 +8,11 @@ import numpy as np
 from ms_eagle.benchmark.engines import Pair
 from ms_eagle.benchmark.plan import Question, first_turns
 from ms_eagle.benchmark.staged import STAGES, StagedGraphs
-from ms_eagle.config import Config
-from ms_eagle.engine import Engine
-from ms_eagle.generation import GenerationOptions
-from ms_eagle.progress import Progress
-from ms_eagle.session import generation_options
+from ms_eagle.chat.session import generation_options
+from ms_eagle.config.sections import Config
+from ms_eagle.engine.engine import Engine
+from ms_eagle.engine.requests import GenerationOptions
+from ms_eagle.system.progress import Progress
 
 _FIRST_CONTEXT = 64
 _CYCLES = 8  # at least so many at every context length

@@ -12,7 +12,6 @@ from typing import Any
 
 import mindspore as ms
 
-from ms_eagle import files, json_file, svg_plot
 from ms_eagle.benchmark import charts, identity, turn_log
 from ms_eagle.benchmark.figures import summary, values
 from ms_eagle.benchmark.launcher import Worker
@@ -20,14 +19,16 @@ from ms_eagle.benchmark.page import page
 from ms_eagle.benchmark.pair import EnginePair, check_drafter
 from ms_eagle.benchmark.plan import Question, names, plan, shard
 from ms_eagle.benchmark.runner import Runner
-from ms_eagle.config import Config
+from ms_eagle.chat.session import generation_options
+from ms_eagle.config.sections import Config
 from ms_eagle.deployment.bundle import WEIGHTS, Bundle
 from ms_eagle.deployment.manifest import FILE as BUNDLE_MANIFEST
 from ms_eagle.errors import UserError
-from ms_eagle.manifest import revision, weight_hashes
+from ms_eagle.pages import plot as svg_plot
 from ms_eagle.paths import PACKAGE
-from ms_eagle.progress import Progress
-from ms_eagle.session import generation_options
+from ms_eagle.system import files, json_file
+from ms_eagle.system.progress import Progress
+from ms_eagle.system.provenance import revision, weight_hashes
 
 STARTUP = "startup.json"
 PROFILE = "profile.json"
@@ -150,7 +151,7 @@ def _load(job: Job, config: Config, worker: Worker, progress: Progress) -> Engin
 
         pair = Pair.load(config, progress)
     else:
-        from ms_eagle.deployment.pair import load_pair
+        from ms_eagle.benchmark.deployed import load_pair
 
         pair = load_pair(job.deployed, config, progress)
     with progress.steps("compiling and warming up"):

@@ -7,10 +7,10 @@ from ms_eagle.benchmark import records
 from ms_eagle.benchmark.pair import EnginePair
 from ms_eagle.benchmark.plan import Question
 from ms_eagle.benchmark.turn_log import Record, TurnLog
-from ms_eagle.config import Config
+from ms_eagle.chat.session import generation_options
+from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
-from ms_eagle.progress import Progress
-from ms_eagle.session import generation_options
+from ms_eagle.system.progress import Progress
 
 # What a turn can raise without saying anything about the others: our own refusals, a broken invariant, and
 # whatever MindSpore raises when an operator fails.

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from mindspore import Tensor, nn
 
-from ms_eagle.graphs import EagleGraphs
-from ms_eagle.reference import ReferenceGraphs
-from ms_eagle.reference_cycle import Facts, ReferenceCycle, Staged
+from ms_eagle.cycle.graphs import EagleGraphs
+from ms_eagle.reference.cycle import Facts, ReferenceCycle, Staged
+from ms_eagle.reference.mode import ReferenceGraphs
 
 STAGES = ("draft", "tensorize", "verify", "accept", "commit", "extend", "host")
 

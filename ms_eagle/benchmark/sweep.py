@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ms_eagle import schema, strict_yaml
 from ms_eagle.benchmark.figures import summary as figures
 from ms_eagle.benchmark.run import Job, run
 from ms_eagle.benchmark.runner import FAILURES
-from ms_eagle.config import Config
+from ms_eagle.config import schema, strict_yaml
+from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
-from ms_eagle.progress import Progress
+from ms_eagle.system.progress import Progress
 
 _HEADLINES = ("turns", "failed", "tokens_match", "speedup", "accept_L", "baseline_tps", "speculative_tps")
 

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ms_eagle import files, json_file, svg_plot
 from ms_eagle.benchmark import charts, identity, paper
 from ms_eagle.benchmark.page import document, table
 from ms_eagle.benchmark.run import REPORT, SUMMARY, Job
 from ms_eagle.benchmark.sweep import Measured, Sweep
-from ms_eagle.svg_plot import Series, text
+from ms_eagle.pages import plot as svg_plot
+from ms_eagle.pages.plot import Series, text
+from ms_eagle.system import files, json_file
 
 
 def record(sweep: Sweep, measured: Sequence[Measured], manifest: Mapping[str, Any]) -> dict[str, Any]:

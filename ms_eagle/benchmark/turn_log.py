@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ms_eagle import files
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 
 Record = dict[str, Any]
 

@@ -6,22 +6,23 @@ from dataclasses import dataclass
 import mindspore as ms
 from mindspore import Parameter, nn
 
-from ms_eagle import context, device
 from ms_eagle.assembly import make_graphs, teacher_slots, tree_shape
-from ms_eagle.backend import StockBackend
-from ms_eagle.config import Config
+from ms_eagle.backends import choosing as device
+from ms_eagle.backends.native import NativeBackend
+from ms_eagle.backends.stock import StockBackend
+from ms_eagle.checkpoints.random_weights import random_draft_head, random_model
+from ms_eagle.config.sections import Config
+from ms_eagle.cycle.graphs import EagleGraphs, TeacherGraphs
+from ms_eagle.cycle.verifier import SampledChoice
 from ms_eagle.deployment.graphs import SEEN
-from ms_eagle.deployment.random_weights import random_draft_head, random_model
+from ms_eagle.drafters.eagle3.checkpoint import Head
+from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
 from ms_eagle.errors import UserError
-from ms_eagle.graphs import EagleGraphs, TeacherGraphs
-from ms_eagle.head_checkpoint import Head
-from ms_eagle.kv_cache import KVCache
 from ms_eagle.loading import Model, find_head, load_teacher, open_model, reorder
-from ms_eagle.native_backend import NativeBackend
-from ms_eagle.progress import Progress
-from ms_eagle.proposer import Eagle3Proposer
-from ms_eagle.tree import TreeShape
-from ms_eagle.verifier import SampledChoice
+from ms_eagle.models.kv_cache import KVCache
+from ms_eagle.system import settings as context
+from ms_eagle.system.progress import Progress
+from ms_eagle.tree.growth import TreeShape
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from ms_eagle import files
-from ms_eagle.config import Config, load_config
+from ms_eagle.config.sections import Config, load_config
 from ms_eagle.deployment.manifest import FILE, FileRecord, Manifest, TreeRecord, read_manifest
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 
 WEIGHTS = "weights.safetensors"
 CONFIG = "config.yaml"

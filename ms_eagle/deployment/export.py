@@ -12,9 +12,11 @@ import yaml
 from mindspore import Parameter, Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from ms_eagle import __version__, files, safetensors_file
-from ms_eagle.chat import load_template
-from ms_eagle.config import Config
+from ms_eagle import __version__
+from ms_eagle.checkpoints import safetensors_file
+from ms_eagle.checkpoints.random_weights import described
+from ms_eagle.config.sections import Config
+from ms_eagle.cycle.graphs import TeacherGraphs
 from ms_eagle.deployment.assembly import (
     Parts,
     Randomly,
@@ -37,12 +39,12 @@ from ms_eagle.deployment.manifest import (
     write_manifest,
 )
 from ms_eagle.deployment.mindir import MindIR, strip
-from ms_eagle.deployment.random_weights import described
-from ms_eagle.graphs import TeacherGraphs
 from ms_eagle.kernels.build import source_files
-from ms_eagle.progress import Progress
-from ms_eagle.sampling import PARAMS
-from ms_eagle.tree import TreeShape
+from ms_eagle.sampling.options import PARAMS
+from ms_eagle.system import files
+from ms_eagle.system.progress import Progress
+from ms_eagle.text.template import load_template
+from ms_eagle.tree.growth import TreeShape
 
 _STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "bool": "BOOL"}
 _TOKENIZER_FILES = (

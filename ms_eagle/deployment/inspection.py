@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ms_eagle.checkpoints.safetensors_file import read_header
 from ms_eagle.deployment.bundle import WEIGHTS, Bundle
 from ms_eagle.deployment.manifest import GraphRecord, Manifest
 from ms_eagle.deployment.mindir import MindIR
 from ms_eagle.deployment.rules import Subject, rules_for
-from ms_eagle.safetensors_file import read_header
 
 _SHOWN = 3  # violations of a rule that are written out
 

@@ -6,17 +6,17 @@ from importlib import metadata
 
 import mindspore as ms
 
-from ms_eagle.config import Config
-from ms_eagle.context import Settings, start
+from ms_eagle.config.sections import Config
 from ms_eagle.deployment.bundle import KERNELS, TOKENIZER, WEIGHTS, Bundle
 from ms_eagle.deployment.graphs import DeployedGraphs, Loader
 from ms_eagle.deployment.memory import Memory
-from ms_eagle.engine import Engine
+from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.build import NativeUnavailable
 from ms_eagle.kernels.library import Library, load
-from ms_eagle.progress import Progress
-from ms_eagle.tokenizer import Tokenizer, load_tokenizer
+from ms_eagle.system.progress import Progress
+from ms_eagle.system.settings import Settings, start
+from ms_eagle.text.tokenizer import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)

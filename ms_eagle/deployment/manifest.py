@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ms_eagle import json_file
 from ms_eagle.errors import UserError
+from ms_eagle.system import json_file
 
 FILE = "manifest.json"
 SCHEMA = 1

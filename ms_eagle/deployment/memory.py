@@ -13,9 +13,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor
 
+from ms_eagle.checkpoints.safetensors_file import Entry, read_header
 from ms_eagle.deployment.manifest import TensorRecord
 from ms_eagle.errors import UserError
-from ms_eagle.safetensors_file import Entry, read_header
 
 _STORED = {"F32": ("float32", "<f4"), "F16": ("float16", "<f2"), "BF16": ("bfloat16", "<u2"),
            "I32": ("int32", "<i4"), "BOOL": ("bool", "?")}  # fmt: skip

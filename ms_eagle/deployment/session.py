@@ -1,11 +1,11 @@
-"""A session (``ms_eagle.session``) over a bundle."""
+"""A session (``ms_eagle.chat.session``) over a bundle."""
 
-from ms_eagle.chat import load_template
-from ms_eagle.config import Config
+from ms_eagle.chat.session import Session
+from ms_eagle.config.sections import Config
 from ms_eagle.deployment.bundle import Bundle
 from ms_eagle.deployment.loading import load_deployment
-from ms_eagle.progress import Progress
-from ms_eagle.session import Session
+from ms_eagle.system.progress import Progress
+from ms_eagle.text.template import load_template
 
 
 def load_session(

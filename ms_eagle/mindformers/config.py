@@ -8,8 +8,8 @@ from typing import Any
 from mindformers import AutoConfig, MindFormerModuleType, MindFormerRegister, PretrainedConfig
 from pydantic import ValidationError
 
-from ms_eagle import schema
-from ms_eagle.config import Config
+from ms_eagle.config import schema
+from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
 
 _SECTIONS = ("execution", "drafter", "tree")

@@ -19,15 +19,15 @@ from mindformers import (
 from mindformers.generation.streamers import BaseStreamer
 from mindformers.generation.utils import GenerateOutput
 
-from ms_eagle.engine import Engine
+from ms_eagle.engine.engine import Engine
+from ms_eagle.engine.requests import Completion
 from ms_eagle.errors import UserError
-from ms_eagle.generation import Completion
-from ms_eagle.json_file import read_object
 from ms_eagle.mindformers import saving
 from ms_eagle.mindformers.config import EagleConfig
 from ms_eagle.mindformers.native import load
 from ms_eagle.mindformers.options import merged, row_options, unpadded
 from ms_eagle.mindformers.scores import StepLogits, on_numpy, scores
+from ms_eagle.system.json_file import read_object
 
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -42,7 +42,7 @@ class EagleForCausalLM(PreTrainedModel):
 
     Attributes:
         config: an ``EagleConfig``.
-        engine: the loaded ``ms_eagle.engine.Engine``.
+        engine: the loaded ``ms_eagle.engine.engine.Engine``.
         generation_config: defaults of ``generate()``: generation_config.json of the model, under the
             generation options of ``config``.
         completions: the engine's view of the last ``generate()``, one for each row: acceptance, times.

@@ -8,17 +8,17 @@ from mindformers.core.context.build_context import is_legacy_model
 from mindformers.models import build_network
 
 from ms_eagle import assembly, loading
-from ms_eagle.backend import StockBackend
-from ms_eagle.commit import KeepOrder
-from ms_eagle.config import Config
-from ms_eagle.device import DTYPES
-from ms_eagle.engine import Engine
+from ms_eagle.backends.choosing import DTYPES
+from ms_eagle.backends.stock import StockBackend
+from ms_eagle.config.sections import Config
+from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model
 from ms_eagle.mindformers.config import EagleConfig
 from ms_eagle.mindformers.paged_cache import PagedReorder
 from ms_eagle.mindformers.paged_teacher import PagedTeacher
-from ms_eagle.progress import Progress
+from ms_eagle.models.commit import KeepOrder
+from ms_eagle.system.progress import Progress
 
 _BLOCK = 32  # tokens of a cache block, unless model_config says otherwise
 _PARTS = ("params_dtype", "layernorm_compute_dtype", "softmax_compute_dtype", "rotary_dtype")

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from mindformers import GenerationConfig
 
+from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
-from ms_eagle.generation import GenerationOptions
 from ms_eagle.mindformers.value_kinds import check_kinds, token_ids
-from ms_eagle.sampling import SamplingParams
+from ms_eagle.sampling.options import SamplingParams
 
 # What pipelines and Trainer.predict hand on besides generation options. use_past has no effect on generate()
 # in MindFormers either: caches are always used.

@@ -11,9 +11,9 @@ import numpy as np
 from mindformers import PreTrainedModel
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from ms_eagle.accept import path_slots
-from ms_eagle.commit import commit_by_length
 from ms_eagle.errors import UserError
+from ms_eagle.models.commit import commit_by_length
+from ms_eagle.tree.accept import path_slots
 
 
 class PagedCache(nn.Cell):

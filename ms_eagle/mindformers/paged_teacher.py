@@ -9,10 +9,10 @@ import mindspore as ms
 from mindformers import PreTrainedModel
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.choice import StockChoice, any_not_finite, choose_greedy
+from ms_eagle.backends.stock_steps import StockSteps
 from ms_eagle.errors import UserError
 from ms_eagle.mindformers.paged_cache import PagedCache, hidden_keys
-from ms_eagle.steps import StockSteps
+from ms_eagle.sampling.choice import StockChoice, any_not_finite, choose_greedy
 
 
 class PagedVocabulary(nn.Cell):

@@ -7,13 +7,13 @@ from pathlib import Path
 from mindformers import GenerationConfig
 from transformers import AutoTokenizer
 
-from ms_eagle import files
-from ms_eagle.engine import Engine
+from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
-from ms_eagle.json_file import read_object, write_object
 from ms_eagle.loading import head_directory
 from ms_eagle.mindformers.config import EagleConfig
-from ms_eagle.progress import Progress
+from ms_eagle.system import files
+from ms_eagle.system.json_file import read_object, write_object
+from ms_eagle.system.progress import Progress
 
 TEACHER, DRAFTER = "teacher", "drafter"
 _TOKENIZER = (

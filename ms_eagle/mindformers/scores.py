@@ -10,9 +10,9 @@ import numpy as np
 from mindformers import GenerationConfig, LogitsProcessorList
 from mindspore import Tensor
 
-from ms_eagle.engine import Engine
-from ms_eagle.row_logits import RowLogits
-from ms_eagle.windows import windows
+from ms_eagle.engine.engine import Engine
+from ms_eagle.engine.windows import windows
+from ms_eagle.models.reading import RowLogits
 
 
 class StepLogits:

@@ -9,16 +9,16 @@ import mindspore as ms
 from mindformers import TextStreamer, build_context, pipeline
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ms_eagle.chat import ChatTemplate, load_template
-from ms_eagle.config import Config
-from ms_eagle.conversation import Conversation
+from ms_eagle.chat.conversation import Conversation
+from ms_eagle.chat.report import Report
+from ms_eagle.chat.session import Running, Session
+from ms_eagle.config.sections import Config
+from ms_eagle.engine.requests import Completion
 from ms_eagle.errors import UserError
-from ms_eagle.generation import Completion
 from ms_eagle.mindformers.config import EagleConfig
 from ms_eagle.mindformers.model import EagleForCausalLM
-from ms_eagle.progress import Progress
-from ms_eagle.report import Report
-from ms_eagle.session import Running, Session
+from ms_eagle.system.progress import Progress
+from ms_eagle.text.template import ChatTemplate, load_template
 
 
 class PipelineSession(Session):

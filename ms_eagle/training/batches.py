@@ -7,9 +7,9 @@ from typing import Protocol
 import numpy as np
 
 from ms_eagle.errors import UserError
-from ms_eagle.training.features import Conversations, FeatureSource, tokens
+from ms_eagle.training.features.features import Conversations, FeatureSource, tokens
+from ms_eagle.training.features.teacher import Features
 from ms_eagle.training.packing import pack
-from ms_eagle.training.teacher_features import Features
 
 
 class AnsweredConversations(Conversations, Protocol):

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ms_eagle import config
-from ms_eagle.config import Section
+from ms_eagle.config import sections as config
+from ms_eagle.config.sections import Section
 from ms_eagle.errors import UserError
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from mindspore import Tensor
 
-from ms_eagle.answer import Answer
-from ms_eagle.engine import FAULT, TOKENS, Engine, common_prefix
+from ms_eagle.engine.answer import Answer
+from ms_eagle.engine.engine import FAULT, TOKENS, Engine, common_prefix
+from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
-from ms_eagle.faults import HEALTHY
-from ms_eagle.generation import GenerationOptions
-from ms_eagle.sampling import SamplingParams, params_tensor
-from ms_eagle.uniform import uniform_table
+from ms_eagle.sampling.options import SamplingParams, params_tensor
+from ms_eagle.sampling.uniforms import uniform_table
+from ms_eagle.tree.report import HEALTHY
 
 _WORTH_A_PREFILL = 0.25  # share of a prefill call's places: below it, rows of the cycle are cheaper
 

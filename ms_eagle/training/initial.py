@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ms_eagle.attention import Read
-from ms_eagle.head_config import HeadConfig
+from ms_eagle.drafters.eagle3.config import HeadConfig
+from ms_eagle.models.attention import Read
 
 _SCALE = 0.02
 _FEATURE_RMS = 5.0  # of the residual stream at the start: small enough for steps of ordinary size to turn it

@@ -6,25 +6,25 @@ from pathlib import Path
 
 import numpy as np
 
-from ms_eagle import device
-from ms_eagle.config import Config, load_config
+from ms_eagle.backends import choosing as device
+from ms_eagle.config.sections import Config, load_config
+from ms_eagle.drafters.eagle3.checkpoint import load_head
+from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.errors import UserError
-from ms_eagle.head_checkpoint import load_head
-from ms_eagle.head_config import HeadConfig
 from ms_eagle.loading import Model, open_model, start_device
-from ms_eagle.progress import Progress
-from ms_eagle.training import feature_cache
+from ms_eagle.system.locks import FileLock
+from ms_eagle.system.progress import Progress
 from ms_eagle.training.config import TrainingConfig
-from ms_eagle.training.corpus import Corpus, read_corpus
+from ms_eagle.training.corpus.split import Split, split
+from ms_eagle.training.corpus.storage import Corpus, read_corpus
 from ms_eagle.training.draft_vocabulary import DraftVocabulary, answer_counts, choose
-from ms_eagle.training.feature_layout import Kind
-from ms_eagle.training.features import FeatureSource, LiveFeatures
-from ms_eagle.training.file_lock import FileLock
+from ms_eagle.training.features import cache as feature_cache
+from ms_eagle.training.features.features import FeatureSource, LiveFeatures
+from ms_eagle.training.features.layout import Kind
+from ms_eagle.training.features.teacher import TeacherFeatures, load_features
 from ms_eagle.training.initial import random_start, teacher_start
-from ms_eagle.training.model_card import CardData
+from ms_eagle.training.run.model_card import CardData
 from ms_eagle.training.shape import chosen_taps, new_head
-from ms_eagle.training.split import Split, split
-from ms_eagle.training.teacher_features import TeacherFeatures, load_features
 
 _SAMPLE = 16  # conversations that the scale of a tap is estimated from
 

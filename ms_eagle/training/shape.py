@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from ms_eagle import head_taps
-from ms_eagle.architecture import DecoderConfig
+from ms_eagle.drafters.eagle3 import taps as head_taps
+from ms_eagle.drafters.eagle3.config import HeadConfig
+from ms_eagle.drafters.eagle3.formats import SAFEAILAB
 from ms_eagle.errors import UserError
-from ms_eagle.head_config import HeadConfig
-from ms_eagle.head_formats import SAFEAILAB
+from ms_eagle.models.architecture import DecoderConfig
 
 
 def new_head(

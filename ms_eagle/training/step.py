@@ -7,9 +7,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.errors import UserError
-from ms_eagle.head_config import HeadConfig
-from ms_eagle.layers import parameter
+from ms_eagle.models.layers import parameter
 from ms_eagle.training.batches import Batch
 from ms_eagle.training.objective import Chain, Objective
 from ms_eagle.training.optimizer import Optimizer

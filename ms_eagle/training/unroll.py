@@ -17,9 +17,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.errors import UserError
-from ms_eagle.head_config import HeadConfig
-from ms_eagle.layers import parameter, rotate
+from ms_eagle.models.layers import parameter, rotate
 
 _HIDDEN = -1e9  # added to scores: exp of it is 0 in float32, and a row of nothing else stays finite
 

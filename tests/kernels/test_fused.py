@@ -3,16 +3,16 @@
 import mindspore as ms
 import numpy as np
 import pytest
-import tiny
 from mindspore import Tensor
+from support import tiny
 
-from ms_eagle.architecture import DecoderConfig
-from ms_eagle.backend import StockBackend
+from ms_eagle.backends.stock import StockBackend
 from ms_eagle.deployment.export import export_graph
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.contract import ContractError
 from ms_eagle.kernels.fused import FusedAttention, check_limits
-from ms_eagle.teacher import Teacher
+from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.teacher import Teacher
 
 BNSD = 1  # the number the exporter writes for this input_layout
 

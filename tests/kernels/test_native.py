@@ -5,17 +5,16 @@ import sys
 import threading
 from pathlib import Path
 
-import native_cases
-import native_step_cases
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import native_cases, native_step_cases
 
 from ms_eagle.kernels import build
 from ms_eagle.kernels.library import Library, NativeError, available_cores, load
+from ms_eagle.paths import ROOT
 
-CASES = Path(native_step_cases.__file__)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -127,7 +126,7 @@ def test_threads_of_the_process_call_at_once():
 
 def test_a_forked_child_can_work():
     code = (
-        "import os, sys; sys.path.insert(0, sys.argv[1]); import numpy as np, native_cases\n"
+        "import os, sys; import numpy as np; from support import native_cases\n"
         "from ms_eagle.kernels.library import load\n"
         "library = load(2); native_cases.check_linear(library, np.random.default_rng(0))\n"
         "child = os.fork()\n"
@@ -136,7 +135,7 @@ def test_a_forked_child_can_work():
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(CASES.parent)], timeout=60, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=ROOT / "tests", timeout=60, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 
@@ -169,7 +168,8 @@ def sanitized(level, tmp_path):
 def test_sanitized_build_passes_every_case(level, tmp_path):
     environment, path = sanitized(level, tmp_path)
     done = subprocess.run(
-        [sys.executable, str(CASES), str(path), "3"],
+        [sys.executable, "-m", "support.native_step_cases", str(path), "3"],
+        cwd=ROOT / "tests",
         env=environment,
         capture_output=True,
         text=True,

@@ -5,16 +5,16 @@ import json
 import mindspore as ms
 import numpy as np
 import pytest
-import tiny
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from support import tiny
 
-from ms_eagle.architecture import DecoderConfig
-from ms_eagle.backend import StockBackend
+from ms_eagle.backends.stock import StockBackend
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import load
-from ms_eagle.kv_cache import KVCache
-from ms_eagle.masks import causal_mask, tree_mask
-from ms_eagle.teacher import Teacher
+from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.kv_cache import KVCache
+from ms_eagle.models.teacher import Teacher
+from ms_eagle.tree.masks import causal_mask, tree_mask
 
 SLOTS = 41
 
@@ -31,7 +31,7 @@ class Block(nn.Cell):
 
 
 class NativeDecoder(nn.Cell):
-    """A teacher put together from native Cells, called like ``ms_eagle.teacher.Teacher``."""
+    """A teacher put together from native Cells, called like ``ms_eagle.models.teacher.Teacher``."""
 
     def __init__(self, operators, config, read, batch=1):
         super().__init__()

@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import toy_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import toy_corpus
 
 from ms_eagle.errors import UserError
 from ms_eagle.training.batches import Batches
+from ms_eagle.training.corpus.split import split
+from ms_eagle.training.features.teacher import Features
 from ms_eagle.training.packing import pack
-from ms_eagle.training.split import split
-from ms_eagle.training.teacher_features import Features
 
 LENGTHS = [5, 9, 3, 14, 7, 2, 6, 8, 4, 1]
 CORPUS = toy_corpus.corpus(LENGTHS)

@@ -3,14 +3,13 @@
 from collections import deque
 
 import pytest
-import tiny
-import tiny_engine
-from tiny_engine import CAPACITY, prompts
+from support import tiny, tiny_engine
+from support.tiny_engine import CAPACITY, prompts
 
-from ms_eagle.generation import GenerationOptions
-from ms_eagle.sampling import SamplingParams
+from ms_eagle.engine.requests import GenerationOptions
+from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.training.continuous import ContinuousBatch, Request
-from ms_eagle.tree import TreeShape
+from ms_eagle.tree.growth import TreeShape
 
 LENGTHS = (3, 1, 9, 2, 30, 17, 5, 40, 8, 1, 12)
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ms_eagle.drafters.eagle3.checkpoint import target_ids
 from ms_eagle.errors import UserError
-from ms_eagle.head_checkpoint import target_ids
 from ms_eagle.training.draft_vocabulary import answer_counts, choose
 
 

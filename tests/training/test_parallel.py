@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toy_run
+from support import toy_run
 
-from ms_eagle.head_checkpoint import load_head
-from ms_eagle.progress import Progress
+from ms_eagle.drafters.eagle3.checkpoint import load_head
+from ms_eagle.paths import ROOT
+from ms_eagle.system.progress import Progress
 from ms_eagle.training.config import load_training_config
-from ms_eagle.training.metrics import read
-from ms_eagle.training.session import train
-
-ROOT = Path(__file__).parent.parent.parent
+from ms_eagle.training.run.metrics import read
+from ms_eagle.training.run.session import train
 
 
 @pytest.mark.slow

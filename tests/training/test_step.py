@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import reference_head
+from support import reference_head
 
+from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.errors import UserError
-from ms_eagle.head_config import HeadConfig
-from ms_eagle.rope import RopeConfig
+from ms_eagle.models.rope import RopeConfig
 from ms_eagle.training.batches import Batch
 from ms_eagle.training.initial import teacher_start
 from ms_eagle.training.step import HeadTrainer, StepOptions, arrange, draft_ids

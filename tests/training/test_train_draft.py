@@ -10,23 +10,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_eagle
-import toy_run
+from support import tiny_eagle, toy_run
 
+from ms_eagle.drafters.eagle3.checkpoint import load_head
+from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
-from ms_eagle.generation import GenerationOptions
-from ms_eagle.head_checkpoint import load_head
-from ms_eagle.progress import Progress
-from ms_eagle.sampling import SamplingParams
-from ms_eagle.training import feature_cache, run_checkpoint
+from ms_eagle.paths import ROOT
+from ms_eagle.sampling.options import SamplingParams
+from ms_eagle.system.progress import Progress
 from ms_eagle.training.config import load_training_config
-from ms_eagle.training.corpus import Row, build, write_corpus
-from ms_eagle.training.metrics import read
+from ms_eagle.training.corpus.storage import Row, build, write_corpus
+from ms_eagle.training.features import cache as feature_cache
 from ms_eagle.training.preparation import open_sources, open_start
-from ms_eagle.training.provenance import Provenance
-from ms_eagle.training.session import train
+from ms_eagle.training.run import checkpoint as run_checkpoint
+from ms_eagle.training.run.metrics import read
+from ms_eagle.training.run.provenance import Provenance
+from ms_eagle.training.run.session import train
 
-TOOL = Path(__file__).parent.parent.parent / "tools" / "train_draft.py"
+TOOL = ROOT / "tools" / "train_draft.py"
 DEPTH, NEW = 3, 30
 
 

@@ -1,0 +1,389 @@
+"""How close the native CPU kernels come to the hardware's floor, and what a cycle spends beside its forwards.
+
+The floor of a step is the longer of two times: reading its weights, K and V once at the rate of a bare read
+loop, and doing its multiply-adds at the rate of one large matrix product, both measured in the same run. A
+random teacher and a random head of SmolLM2-135M's shape stand for real ones: their values do not matter.
+"""
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from ms_eagle.backends.native import NativeBackend
+from ms_eagle.cycle.cycle import EagleCycle
+from ms_eagle.cycle.graphs import EagleGraphs
+from ms_eagle.drafters.eagle3.head import Drafter
+from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
+from ms_eagle.drafters.scripted import random_head
+from ms_eagle.kernels import native
+from ms_eagle.kernels.library import ABSENT, Library
+from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.teacher import Teacher
+from ms_eagle.sampling.options import SamplingParams, params_tensor
+from ms_eagle.tree.growth import TreeShape
+
+CHUNK, CONTEXT = 128, 256
+TREE = TreeShape(budget=16, depth=6, branch=8)
+
+STEP_TARGETS = {f"1 rows at {CONTEXT}": 1.35, f"{TREE.rows} rows at {CONTEXT}": 1.4}
+"""Times of a step over its floor, at most."""
+
+DRAFTER_TARGET, REST_TARGET, PREFILL_TARGET, MEMORY_TARGET = 0.5, 0.05, 0.7, 1.6
+"""The drafter's part of a cycle over a step of one row, at most; the share of a cycle that is neither drafter
+nor verification, at most; prefill's share of the product's speed, at least; peak memory over weights and
+caches, at most."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder; the defaults are SmolLM2-135M's."""
+
+    layers: int = 30
+    hidden: int = 576
+    inner: int = 1536
+    heads: int = 9
+    kv_heads: int = 3
+    size: int = 64
+    vocabulary: int = 49152
+
+    @property
+    def weights(self) -> int:
+        """Entries of all matrices, the tied vocabulary once."""
+        block = (2 * self.heads + 2 * self.kv_heads) * self.size * self.hidden + 3 * self.hidden * self.inner
+        return self.layers * block + self.vocabulary * self.hidden
+
+    def cache_bytes(self, context: int) -> int:
+        """Bytes of K and V that one row reads."""
+        return 8 * self.layers * self.kv_heads * self.size * context
+
+    def flops(self, rows: int, context: int) -> float:
+        """Floating-point operations of a step over the weights and, for each row, its context."""
+        return rows * (2.0 * self.weights + 4.0 * self.layers * self.heads * self.size * context)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Blocks whose inputs the drafter is fed: the usual ones where there are enough."""
+        return (
+            (2, self.layers // 2, self.layers - 3) if self.layers >= 7 else tuple(range(min(3, self.layers)))
+        )
+
+    def decoder(self) -> DecoderConfig:
+        """As a model's configuration."""
+        return DecoderConfig.from_hf(
+            {
+                "architectures": ["LlamaForCausalLM"],
+                "vocab_size": self.vocabulary,
+                "hidden_size": self.hidden,
+                "intermediate_size": self.inner,
+                "num_hidden_layers": self.layers,
+                "num_attention_heads": self.heads,
+                "num_key_value_heads": self.kv_heads,
+                "head_dim": self.size,
+                "rms_norm_eps": 1e-5,
+                "rope_theta": 1e4,
+                "tie_word_embeddings": True,
+            }
+        )
+
+
+class RandomWeights:
+    """Tensors of a checkpoint by name, made when they are asked for."""
+
+    def __init__(self, decoder: DecoderConfig) -> None:
+        self._shapes, self._random = decoder.tensor_shapes(), np.random.default_rng(0)
+
+    def __call__(self, name: str) -> np.ndarray:
+        """The tensor of that name, float32: ones for a vector, else normal of the usual scale."""
+        shape = self._shapes[name]
+        if len(shape) == 1:
+            return np.ones(shape, np.float32)
+        return self._random.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
+
+
+class Step(nn.Cell):
+    """The teacher's forward and its greedy choice after each row."""
+
+    def __init__(self, teacher: Teacher) -> None:
+        super().__init__()
+        self.teacher = teacher
+
+    def construct(self, tokens: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        """Rows at ``positions`` ``[1, N]``, written to the slots of the same numbers; ``-> [1, N]`` ids."""
+        hidden, _ = self.teacher(tokens, positions, positions, visible)
+        return self.teacher.greedy(hidden)[0]
+
+
+class Draft(nn.Cell):
+    """All that the drafter does in a cycle: a tree, and the accepted tokens."""
+
+    def __init__(self, proposer: Eagle3Proposer) -> None:
+        super().__init__()
+        self.proposer = proposer
+
+    def construct(
+        self,
+        root: Tensor,
+        n: Tensor,
+        active: Tensor,
+        taps: Tensor,
+        tokens: Tensor,
+        count: Tensor,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """See ``Eagle3Proposer``; the pool's scores and the new state."""
+        pool, _ = self.proposer.propose(root, n, active, state)
+        return pool[1], self.proposer.extend(taps, tokens, n, count, state)
+
+
+class Rest(nn.Cell):
+    """A cycle without its forwards: tensorize, accept, commit, report."""
+
+    def __init__(self, cycle: EagleCycle) -> None:
+        super().__init__()
+        self.tensorize, self.steps, self.reorder = cycle.tensorize, cycle.steps, cycle.reorder
+
+    def construct(
+        self,
+        tokens: Tensor,
+        scores: Tensor,
+        parents: Tensor,
+        depths: Tensor,
+        n: Tensor,
+        active: Tensor,
+        choices: Tensor,
+        taps: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Lay out a pool, follow ``choices``; see ``EagleCycle``. The report, and the taps to go on with."""
+        tree, _, _ = self.tensorize(tokens, scores, parents, depths, n, active)
+        rows, above, levels, _, valid, _, ancestors = tree
+        _, path, _, emitted, count = self.steps.accept_rows(
+            rows, above, levels, valid, ancestors, choices, active
+        )
+        self.reorder(path, count, n)
+        fault = n < 0
+        return self.steps.report(count, fault, fault, n, emitted), self.steps.pick(taps, path)
+
+
+class Nothing(nn.Cell):
+    """A graph that does nothing: what it costs to call one."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Next to nothing."""
+        return x + 1
+
+
+class Speculation:
+    """A teacher and a drafter over random weights, and the calls that a cycle is made of."""
+
+    def __init__(self, threads: int | None, shape: Shape, slots: int) -> None:
+        backend, decoder = NativeBackend(threads, TREE.depth), shape.decoder()
+        self.library: Library = backend.operators.library
+        sizes = {"batch": 1, "slots": slots, "positions": slots}
+        self.teacher = Teacher(decoder, RandomWeights(decoder), backend, taps=shape.taps, **sizes)
+        ends = (self.teacher.vocabulary, self.teacher.head)
+        self.drafter = Drafter(random_head(decoder, shape.taps), *ends, backend, **sizes)
+        proposer = Eagle3Proposer(self.drafter, TREE)
+        self.graphs = EagleGraphs(
+            self.teacher,
+            proposer,
+            TREE,
+            drafter="random",
+            chunk=CHUNK,
+            capacity=slots - TREE.rows - 1,
+            kernels=backend.name,
+            reorder=backend.reorder,
+        )
+        self.step, self._draft, self._nothing = Step(self.teacher), Draft(proposer), Nothing()
+        self._rest = Rest(self.graphs.cycle(True))
+        self._state = self.graphs.initial_state()
+        uniforms = Tensor(np.zeros((1, self.graphs.positions), np.float32))
+        self._controls = Tensor(params_tensor([SamplingParams()])), uniforms
+        native.settle(self.library, self.teacher, self.drafter).join()
+
+    def launch(self) -> np.ndarray:
+        """Call a graph, and read what it gives."""
+        return self._nothing(_int32(CONTEXT)).asnumpy()
+
+    def draft(self) -> np.ndarray:
+        """The drafter's part of a cycle."""
+        levels = TREE.depth + 1
+        taps = Tensor(np.ones((1, levels, len(self.teacher.taps) * self.drafter.hidden_size), np.float32))
+        tokens, active = Tensor(np.ones((1, levels), np.int32)), Tensor(np.array([True]))
+        call = (_int32(1), _int32(CONTEXT), active, taps, tokens, _int32(levels), self._state)
+        return self._draft(*call)[1].asnumpy()
+
+    def rest(self) -> np.ndarray:
+        """A cycle without its forwards, in which a whole path is accepted and moved."""
+        taps = Tensor(np.ones((1, TREE.rows, len(self.teacher.taps) * self.drafter.hidden_size), np.float32))
+        choices = Tensor(np.ones((1, TREE.rows), np.int32))
+        call = (_int32(CONTEXT), Tensor(np.array([True])), choices, taps)
+        return self._rest(*pool_of(TREE), *call)[0].asnumpy()
+
+    def cycle(self) -> np.ndarray:
+        """A whole cycle as an engine runs it, but for the text."""
+        call = (_int32(1), _int32(CONTEXT), Tensor(np.array([True])), *self._controls, self._state)
+        return self.graphs.cycle(True)(*call)[0].asnumpy()
+
+
+def _int32(value: int) -> Tensor:
+    return Tensor(np.array([value], np.int32))
+
+
+def pool_of(shape: TreeShape) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A pool (``tree.Pool``) in which every node's second child, token 1, is its best.
+
+    A teacher that always says 1 accepts a path of the full depth, whose rows are not in place.
+    """
+    k, tokens, scores, parents, depths = shape.branch, [0], [0.0], [0], [0]
+    beams = [0]
+    for depth in range(1, shape.depth + 1):
+        base = len(tokens)
+        for beam, parent in enumerate(beams):
+            for child in range(k):
+                tokens.append(child)
+                best = child == min(1, k - 1) and beam == min(1, len(beams) - 1)
+                scores.append(scores[parent] - (0.01 if best else 0.1 + 0.01 * child))
+                parents.append(parent)
+                depths.append(depth)
+        # The children of the best beam are forwarded next.
+        first = base + min(1, len(beams) - 1) * k
+        beams = list(range(first, first + k))
+    columns = ((tokens, np.int32), (scores, np.float32), (parents, np.int32), (depths, np.int32))
+    return tuple(Tensor(np.array([column], dtype)) for column, dtype in columns)
+
+
+def rows_at(context: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Arguments of a call whose rows follow ``context`` committed tokens, one after another."""
+    positions = np.arange(context, context + rows, dtype=np.int32)[None]
+    visible = np.zeros((1, rows, 3), np.int32)
+    visible[0, :, 0] = positions + 1
+    return Tensor(np.ones((1, rows), np.int32)), Tensor(positions), Tensor(visible)
+
+
+class Bench:
+    """Named pieces of work, timed in turn so that all meet the same disturbances; the best time counts."""
+
+    def __init__(self) -> None:
+        self.work: dict[str, Callable[[], object]] = {}
+        self.seconds: dict[str, float] = {}
+
+    def run(self, rounds: int) -> None:
+        """Time every piece ``rounds`` times after one call to warm up."""
+        for name, work in self.work.items():
+            work()
+            self.seconds[name] = float("inf")
+        for _ in range(rounds):
+            for name, work in self.work.items():
+                start = time.perf_counter()
+                work()
+                self.seconds[name] = min(self.seconds[name], time.perf_counter() - start)
+
+
+def measure(threads: int | None, shape: Shape, rounds: int, contexts: list[int]) -> dict[str, object]:
+    """Run everything; milliseconds, ratios, and what they were made of.
+
+    Raises:
+        NativeUnavailable: the kernels cannot be had here.
+    """
+    run = Speculation(threads, shape, max(*contexts, 1024) + CHUNK + 1)
+    library = run.library
+    weights = [p.asnumpy() for p in run.teacher.get_parameters() if p.ndim == 3]
+    x = np.random.default_rng(1).standard_normal((1, 1024, 1024)).astype(np.float32)
+    square, product = library.pack(x[0]), np.empty_like(x)
+    scale = np.zeros(1, np.float32)
+    bench, steps = Bench(), {}
+    bench.work["stream"] = lambda: [library.stream(each) for each in weights]
+    bench.work["product"] = lambda: library.call("LinearRows", (x, ABSENT, square, ABSENT, scale), (product,))
+    wanted = [
+        *((rows, CONTEXT) for rows in (1, 8, TREE.rows, 33)),
+        *((1, c) for c in contexts if c != CONTEXT),
+    ]
+    for rows, context in wanted:
+        steps[f"{rows} rows at {context}"] = (rows, context)
+    for name, (rows, context) in steps.items():
+        arguments = rows_at(context, rows)
+        bench.work[name] = lambda arguments=arguments: run.step(*arguments).asnumpy()
+    bench.work |= {"launch": run.launch, "drafter": run.draft, "rest": run.rest, "cycle": run.cycle}
+    chunks = [rows_at(at, CHUNK) for at in range(0, 1024, CHUNK)]
+    bench.work["prefill 1024"] = lambda: [run.step(*arguments) for arguments in chunks][-1].asnumpy()
+    bench.run(rounds)
+    streamed = sum(each.nbytes for each in weights)
+    bandwidth = streamed / bench.seconds["stream"]
+    speed = 2.0 * 1024**3 / bench.seconds["product"]
+    report: dict[str, object] = {
+        "threads": library.threads,
+        "gigabytes_per_second": bandwidth / 1e9,
+        "product_gflops": speed / 1e9,
+        "steps": {},
+        "cycle": _cycle(bench.seconds),
+    }
+    for name, (rows, context) in steps.items():
+        read = (streamed + shape.cache_bytes(context)) / bandwidth
+        floor = max(read, shape.flops(rows, context) / speed)
+        seconds = bench.seconds[name]
+        report["steps"][name] = {"ms": 1e3 * seconds, "floor_ms": 1e3 * floor, "ratio": seconds / floor}
+    work = sum(shape.flops(CHUNK, at + CHUNK / 2) for at in range(0, 1024, CHUNK))
+    reached = work / bench.seconds["prefill 1024"]
+    report["prefill"] = {
+        "ms": 1e3 * bench.seconds["prefill 1024"],
+        "gflops": reached / 1e9,
+        "of_product": reached / speed,
+    }
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    parameters = {id(p): p for model in (run.teacher, run.drafter) for p in model.get_parameters()}
+    held = sum(each.asnumpy().nbytes for each in parameters.values())
+    report["memory"] = {"peak_bytes": peak, "weights_and_caches_bytes": held, "ratio": peak / held}
+    return report
+
+
+def _cycle(seconds: dict[str, float]) -> dict[str, float]:
+    """A cycle and its parts, each timed as a graph of its own; only the rest keeps its call, the cycle's own.
+
+    Parts alone find their weights where the last round left them; in a cycle they push each other out of the
+    processor's caches. That difference is ``cold_ms``, and belongs to no part.
+    """
+    launch = seconds["launch"]
+    drafter = seconds["drafter"] - launch
+    verify = seconds[f"{TREE.rows} rows at {CONTEXT}"] - launch
+    rest = seconds["rest"]
+    return {
+        "ms": 1e3 * seconds["cycle"],
+        "drafter_ms": 1e3 * drafter,
+        "verify_ms": 1e3 * verify,
+        "rest_ms": 1e3 * rest,
+        "cold_ms": 1e3 * (seconds["cycle"] - drafter - verify - rest),
+        "drafter_of_one_row": drafter / seconds[f"1 rows at {CONTEXT}"],
+        "rest_of_cycle": rest / seconds["cycle"],
+    }
+
+
+def lines(report: dict[str, object]) -> list[str]:
+    """The report as a table."""
+    steps = [
+        f"{name:>18} {step['ms']:9.2f} {step['floor_ms']:9.2f} {step['ratio']:6.2f}"
+        + (f"   target: at most {STEP_TARGETS[name]}" if name in STEP_TARGETS else "")
+        for name, step in report["steps"].items()
+    ]
+    prefill, memory, cycle = report["prefill"], report["memory"], report["cycle"]
+    return [
+        f"{report['threads']} threads; floor: {report['gigabytes_per_second']:.1f} GB/s read, "
+        f"{report['product_gflops']:.0f} GFLOP/s in a 1024-cubed product",
+        f"{'step':>18} {'ms':>9} {'floor':>9} {'ratio':>6}",
+        *steps,
+        f"{'prefill 1024':>18} {prefill['ms']:9.2f}   {prefill['gflops']:.0f} GFLOP/s, "
+        f"{100 * prefill['of_product']:.0f} % of the product's   "
+        f"target: at least {100 * PREFILL_TARGET:.0f} %",
+        f"{'cycle':>18} {cycle['ms']:9.2f}   of {TREE.rows} rows, D={TREE.depth}, k={TREE.branch}: "
+        f"drafter {cycle['drafter_ms']:.2f}, verify {cycle['verify_ms']:.2f}, "
+        f"all else {cycle['rest_ms']:.2f}; {cycle['cold_ms']:+.2f} beside their sum",
+        f"{'drafter':>18} {cycle['drafter_of_one_row']:9.2f}   of a step of one row   "
+        f"target: at most {DRAFTER_TARGET}",
+        f"{'all else':>18} {100 * cycle['rest_of_cycle']:9.1f} % of the cycle   "
+        f"target: at most {100 * REST_TARGET:.0f} %",
+        f"peak memory {memory['peak_bytes'] / 1e6:.0f} MB, {memory['ratio']:.2f} of weights and caches   "
+        f"target: at most {MEMORY_TARGET}",
+    ]

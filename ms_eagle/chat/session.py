@@ -1,0 +1,200 @@
+"""A loaded model together with what its configuration asks of every answer."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ms_eagle.chat.conversation import Conversation
+from ms_eagle.chat.report import Report
+from ms_eagle.config.sections import Config
+from ms_eagle.engine.engine import Engine
+from ms_eagle.engine.observer import TurnName
+from ms_eagle.engine.requests import Completion, GenerationOptions
+from ms_eagle.errors import UserError
+from ms_eagle.sampling.options import SamplingParams
+from ms_eagle.system.progress import Progress
+from ms_eagle.text.template import ChatTemplate, load_template
+
+
+@dataclass(frozen=True)
+class Dialog:
+    """User messages that are answered one after the other.
+
+    Attributes:
+        turns: the messages; at least one.
+        where: names the dialog in errors, such as ``prompts.jsonl:3``.
+        title: names it in reports; None where there is only one.
+    """
+
+    turns: tuple[str, ...]
+    where: str
+    title: str | None = None
+
+
+def generation_options(config: Config) -> GenerationOptions:
+    """The options that the section ``generation`` stands for."""
+    asked = config.generation
+    return GenerationOptions(
+        max_new_tokens=asked.max_new_tokens,
+        sampling=SamplingParams(
+            temperature=asked.temperature,
+            top_k=asked.top_k,
+            top_p=asked.top_p,
+            min_p=asked.min_p,
+            repetition_penalty=asked.repetition_penalty,
+            seed=asked.seed,
+        ),
+        stop=tuple(asked.stop),
+        ignore_eos=asked.ignore_eos,
+    )
+
+
+class Session:
+    """An engine, a chat template unless prompts are raw, and generation options.
+
+    Attributes:
+        engine: the loaded model, compiled for the options.
+        template: how messages become a prompt; None sends them as they are.
+        options: the same for every answer.
+    """
+
+    def __init__(
+        self, engine: Engine, template: ChatTemplate | None, config: Config, progress: Progress
+    ) -> None:
+        self.engine, self.template, self._model = engine, template, config.model
+        self.options, self._progress = generation_options(config), progress
+
+    @classmethod
+    def load(cls, config: Config, raw: bool, progress: Progress) -> "Session":
+        """Load the model of ``config``; it is compiled when the first prompt has been checked.
+
+        Raises:
+            UserError: see ``load_engine`` and ``load_template``.
+        """
+        from ms_eagle.loading import load_engine  # the model code, which a deployed bundle does without
+
+        engine = load_engine(config, progress)
+        template = None if raw else load_template(engine.directory, config.model.chat_template)
+        return cls(engine, template, config, progress)
+
+    def _compile(self) -> None:
+        if self.options.max_new_tokens > 0:
+            with self._progress.steps("compiling"):
+                self.engine.warm_up(self.options)
+
+    def conversation(self) -> Conversation:
+        """A new chat with the configured system message and thinking, ready to answer."""
+        if self.template is None:
+            raise UserError("a chat needs a chat template: leave out --raw")
+        self._compile()
+        return Conversation(
+            self.engine,
+            self.template,
+            system_prompt=self._model.system_prompt,
+            thinking=self._model.thinking,
+        )
+
+    def answer(self, dialogs: Sequence[Dialog], report: Report) -> bool:
+        """Answer every turn of every dialog, ``execution.batch_size`` dialogs at a time.
+
+        Reports come in the order of the dialogs and their turns. A single dialog is reported while it is
+        written; several together, when all of them are done.
+
+        Returns:
+            False if Ctrl-C ended an answer; the answers so far are reported and no other is begun.
+
+        Raises:
+            UserError: see ``Engine.generate``; the message starts with the dialogs' names.
+        """
+        for dialog in dialogs:
+            opening = Running(dialog)
+            with _named([opening], 0):
+                self.engine.check_prompt(self._encode(opening), self.options)
+        self._compile()
+        size = self.engine.graphs.batch
+        for first in range(0, len(dialogs), size):
+            group = [Running(dialog) for dialog in dialogs[first : first + size]]
+            live = report if len(group) == 1 else None
+            finished = self._answer_group(group, live)
+            if live is None:
+                for running in group:
+                    running.tell(report)
+            if not finished:
+                return False
+        return True
+
+    def _answer_group(self, group: list["Running"], live: Report | None) -> bool:
+        for turn in range(max(len(running.dialog.turns) for running in group)):
+            asked = [running for running in group if turn < len(running.dialog.turns)]
+            with _named(asked, turn):
+                completions = self._answer_turn(asked, live, reuse_prefix=turn > 0)
+            for running, completion in zip(asked, completions, strict=True):
+                running.completions.append(completion)
+            if any(completion.finish_reason == "interrupted" for completion in completions):
+                return False
+        return True
+
+    def _answer_turn(
+        self, asked: list["Running"], live: Report | None, reuse_prefix: bool
+    ) -> list[Completion]:
+        prompts = [self._encode(running) for running in asked]
+        show: Callable[[int, str], None] | None = None
+        if live is not None:
+            live.begin(asked[0].title(), asked[0].dialog.turns[len(asked[0].completions)])
+            show = lambda _, piece: live.text(piece)  # noqa: E731
+        names = [TurnName(r.dialog.title or r.dialog.where, len(r.completions) + 1) for r in asked]
+        completions = self.engine.generate(
+            prompts, self.options, show, reuse_prefix=reuse_prefix, names=names
+        )
+        if live is not None:
+            live.end(completions[0])
+        return completions
+
+    def _encode(self, running: "Running") -> list[int]:
+        """Prompt ids of the next turn."""
+        if self.template is None:
+            return self.engine.tokenizer.encode(running.dialog.turns[len(running.completions)])
+        return self.template.encode(
+            running.messages(self._model.system_prompt), self.engine.tokenizer, thinking=self._model.thinking
+        )
+
+
+@dataclass
+class Running:
+    """A dialog and the answers it has so far."""
+
+    dialog: Dialog
+    completions: list[Completion] = field(default_factory=list)
+
+    def name(self, turn: int) -> str:
+        """For errors."""
+        several = len(self.dialog.turns) > 1
+        return f"{self.dialog.where}, turn {turn + 1}" if several else self.dialog.where
+
+    def title(self, turn: int | None = None) -> str | None:
+        """For reports; of the next turn unless ``turn`` says which."""
+        turn = len(self.completions) if turn is None else turn
+        return None if self.dialog.title is None else f"{self.dialog.title}, turn {turn + 1}"
+
+    def messages(self, system_prompt: str | None) -> list[dict[str, str]]:
+        """Everything said so far and the next user message."""
+        said = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+        for turn, completion in zip(self.dialog.turns, self.completions, strict=False):
+            said += [{"role": "user", "content": turn}, {"role": "assistant", "content": completion.text}]
+        return [*said, {"role": "user", "content": self.dialog.turns[len(self.completions)]}]
+
+    def tell(self, report: Report) -> None:
+        """Report all answers at once."""
+        for turn, completion in enumerate(self.completions):
+            report.begin(self.title(turn), self.dialog.turns[turn])
+            report.text(completion.text)
+            report.end(completion)
+
+
+@contextlib.contextmanager
+def _named(asked: Sequence[Running], turn: int) -> Iterator[None]:
+    """Put the names of the dialogs in front of what a user is told."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{', '.join(running.name(turn) for running in asked)}: {error}") from error

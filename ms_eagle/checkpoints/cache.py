@@ -1,0 +1,160 @@
+"""Per-user cache of converted models: each is whole or absent, whatever is killed or runs beside."""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import platformdirs
+
+from ms_eagle.errors import UserError
+from ms_eagle.system.progress import Progress
+
+MARKER = "ms_eagle_cache.json"
+_WORK = ".work"
+_POLL_SECONDS = 0.2
+
+
+def default_directory() -> Path:
+    """Where converted models live for this user, e.g. ``~/.cache/ms_eagle/models``."""
+    return Path(platformdirs.user_cache_dir("ms_eagle")) / "models"
+
+
+def safe_name(text: str) -> str:
+    """``text`` as a file name: everything but letters, digits, ``.``, ``_`` and ``-`` becomes ``-``."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-") or "model"
+
+
+def is_complete(directory: Path, identity: Mapping[str, object]) -> bool:
+    """Whether ``directory`` was finished for ``identity`` and still has every file in its recorded size.
+
+    Sizes stand in for content: hashing half a gigabyte at every start would cost seconds.
+    """
+    marker = _read_marker(directory)
+    if marker is None or marker.get("identity") != dict(identity):
+        return False
+    sizes = marker.get("sizes")
+    if not isinstance(sizes, dict) or not sizes:
+        return False
+    return sizes == _sizes(directory)
+
+
+def obtain(
+    root: Path,
+    name: str,
+    identity: Mapping[str, object],
+    build: Callable[[Path, Path], None],
+    progress: Progress,
+) -> Path:
+    """Return the directory ``root / name``, building it first when it is absent, stale or damaged.
+
+    Builders of one name exclude each other by a file lock, which the system releases when its holder
+    dies. The build happens in a directory of its own that is renamed into place at the end; leftovers of
+    killed builds are removed by the next one. Other directories of the same ``identity["source"]`` are
+    then outdated and removed.
+
+    Args:
+        root: the cache directory, created when missing.
+        name: a `safe_name`, different for different contents.
+        identity: JSON values that the content depends on; ``source`` names where it comes from.
+        build: called with an empty directory to fill and an empty scratch directory.
+        progress: tells that another process is being waited for.
+
+    Raises:
+        UserError: the cache directory cannot be written, or whatever ``build`` raises.
+    """
+    final = root / name
+    if is_complete(final, identity):
+        return final
+    work = root / _WORK / name
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with _lock(work / "lock", progress):
+            if not is_complete(final, identity):
+                _build(root, final, work, identity, build)
+    except OSError as error:
+        raise UserError(
+            f"cannot prepare the model in {root}: {error.strerror or error}; "
+            "free or make writable that place, or set model.source to a local Hugging Face directory"
+        ) from error
+    return final
+
+
+def _build(
+    root: Path, final: Path, work: Path, identity: Mapping[str, object], build: Callable[[Path, Path], None]
+) -> None:
+    for leftover in work.glob("build-*"):
+        shutil.rmtree(leftover, ignore_errors=True)  # a pip that outlived its parent may still write there
+    temporary = Path(tempfile.mkdtemp(prefix="build-", dir=work))
+    try:
+        model, scratch = temporary / "model", temporary / "scratch"
+        model.mkdir()
+        scratch.mkdir()
+        build(model, scratch)
+        marker = {"identity": dict(identity), "sizes": _sizes(model)}
+        (model / MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
+        for path in model.iterdir():
+            _sync(path)
+        _sync(model)
+        if final.exists():
+            final.rename(temporary / "replaced")
+        model.rename(final)
+        _sync(root)
+        for number, old in enumerate(_outdated(root, final, identity)):
+            old.rename(temporary / f"outdated-{number}")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lock(path: Path, progress: Progress) -> Iterator[None]:
+    with open(path, "a", encoding="utf-8") as held:
+        if not _try_lock(held.fileno()):
+            with progress.steps("waiting for another process that prepares the same model"):
+                while not _try_lock(held.fileno()):
+                    time.sleep(_POLL_SECONDS)
+        yield  # closing the file releases the lock
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _outdated(root: Path, final: Path, identity: Mapping[str, object]) -> list[Path]:
+    found = []
+    for directory in root.iterdir():
+        marker = None if directory in (final, root / _WORK) else _read_marker(directory)
+        known = marker.get("identity") if marker is not None else None
+        if isinstance(known, dict) and known.get("source") == identity["source"]:
+            found.append(directory)
+    return found
+
+
+def _read_marker(directory: Path) -> dict[str, object] | None:
+    try:
+        marker = json.loads((directory / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return marker if isinstance(marker, dict) else None
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in sorted(directory.iterdir()) if path.name != MARKER}
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

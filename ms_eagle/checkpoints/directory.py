@@ -1,0 +1,215 @@
+"""Weights of a Hugging Face model directory: safetensors, whole or sharded, read strictly and lazily."""
+
+import fnmatch
+import math
+import mmap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ms_eagle.checkpoints.safetensors_file import Entry, read_header
+from ms_eagle.errors import UserError
+from ms_eagle.system import json_file
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
+_NAMED = 3  # names written out in a message
+
+
+@dataclass(frozen=True)
+class _Place:
+    file: Path
+    entry: Entry
+
+
+class Checkpoint:
+    """The tensors of one directory, memory-mapped: opening reads headers only.
+
+    Attributes:
+        directory: where the files are.
+        config: the content of config.json.
+        names: every tensor's name, sorted.
+    """
+
+    def __init__(self, directory: Path, config: Mapping[str, object], places: Mapping[str, _Place]) -> None:
+        self.directory = directory
+        self.config = config
+        self.names = tuple(sorted(places))
+        self._places = places
+        self._maps = {file: _map(file) for file in {place.file for place in places.values()}}
+
+    @classmethod
+    def open(cls, directory: Path) -> "Checkpoint":
+        """Read config.json and the header of every safetensors file.
+
+        Raises:
+            UserError: a file is missing, truncated or malformed; the index and its shards disagree; there
+                are only pickles (``.bin``), which are not read.
+        """
+        if not directory.is_dir():
+            raise UserError(f"{directory} is not a directory; expected a Hugging Face model directory")
+        config = json_file.read_object(directory / "config.json")
+        if (directory / _SINGLE).exists():
+            files = {directory / _SINGLE: read_header(directory / _SINGLE)}
+        elif (directory / _INDEX).exists():
+            files = _read_shards(directory)
+        else:
+            raise _no_weights(directory)
+        places: dict[str, _Place] = {}
+        for file, entries in files.items():
+            for name, entry in entries.items():
+                if name in places:
+                    other = places[name].file.name
+                    raise UserError(f"{directory}: tensor {name!r} is in both {other} and {file.name}")
+                places[name] = _Place(file, entry)
+        return cls(directory, config, places)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor."""
+        return self._place(name).entry.shape
+
+    def dtype(self, name: str) -> str:
+        """Stored dtype of a tensor as safetensors names it: ``F32``, ``F16``, ``BF16``, ``I64``, ..."""
+        return self._place(name).entry.dtype
+
+    def read(self, name: str) -> np.ndarray:
+        """Values of a float tensor: float32 and float16 mapped read-only, bfloat16 as float32 (exact).
+
+        Raises:
+            UserError: no such tensor, or it is not of a readable float dtype.
+        """
+        # Pages read before are likely done with: kept, they would count as this process's memory to the end.
+        # One that is still wanted comes back from the file by itself.
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._maps[self._place(name).file].madvise(mmap.MADV_DONTNEED)
+        stored = self._stored(name, _FLOATS, "a float tensor")
+        if self.dtype(name) != "BF16":
+            return stored
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+
+    def read_integers(self, name: str) -> np.ndarray:
+        """Values of an integer or boolean tensor (a draft head has index maps), as stored, read-only.
+
+        Raises:
+            UserError: no such tensor, or it is not of an integer or boolean dtype.
+        """
+        return self._stored(name, _INTEGERS, "an integer or boolean tensor")
+
+    def check(
+        self,
+        expected: Mapping[str, tuple[int, ...]],
+        ignored: Iterable[str] = (),
+        integers: Iterable[str] = (),
+    ) -> None:
+        """Check that the file holds exactly the expected tensors.
+
+        Args:
+            expected: name to shape.
+            ignored: shell-style patterns of names that may be present without being expected.
+            integers: the expected names that hold integers or booleans; all others must be floats.
+
+        Raises:
+            UserError: tensors are missing, unexpected, mis-shaped or of the wrong kind; the first few are
+                named and all are counted.
+        """
+        patterns, integers = tuple(ignored), frozenset(integers)
+        missing = [name for name in expected if name not in self._places]
+        self._refuse(missing, "missing", "is this the checkpoint of another architecture?")
+        extra = [
+            name
+            for name in self.names
+            if name not in expected and not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        ]
+        self._refuse(extra, "unexpected", "does config.json describe these weights?")
+        misshaped = [
+            f"{name} {list(self.shape(name))} (expected {list(shape)})"
+            for name, shape in expected.items()
+            if self.shape(name) != tuple(shape)
+        ]
+        self._refuse(misshaped, "mis-shaped", "does config.json describe these weights?")
+        mistyped = [
+            f"{name} of dtype {self.dtype(name)}"
+            for name in expected
+            if self.dtype(name) not in (_INTEGERS if name in integers else _FLOATS)
+        ]
+        self._refuse(mistyped, "wrongly typed", f"weights are read as {', '.join(_FLOATS)}")
+
+    def _refuse(self, found: list[str], what: str, advice: str) -> None:
+        if found:
+            shown = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+            plural = "s" if len(found) > 1 else ""
+            raise UserError(f"{self.directory}: {len(found)} {what} tensor{plural}: {shown}; {advice}")
+
+    def _place(self, name: str) -> _Place:
+        if name not in self._places:
+            raise UserError(f"{self.directory} has no tensor {name!r}")
+        return self._places[name]
+
+    def _stored(self, name: str, dtypes: Mapping[str, str], wanted: str) -> np.ndarray:
+        place = self._place(name)
+        if place.entry.dtype not in dtypes:
+            raise UserError(
+                f"{place.file}: tensor {name!r} has dtype {place.entry.dtype}, expected {wanted} "
+                f"({', '.join(dtypes)})"
+            )
+        values = np.frombuffer(
+            self._maps[place.file],
+            np.dtype(dtypes[place.entry.dtype]),
+            count=math.prod(place.entry.shape),
+            offset=place.entry.offset,
+        ).reshape(place.entry.shape)
+        if values.flags.aligned:
+            return values
+        values = values.copy()  # a header of odd length: compute kernels want aligned data
+        values.flags.writeable = False
+        return values
+
+
+def _map(file: Path) -> mmap.mmap:
+    with open(file, "rb") as source:
+        return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _read_shards(directory: Path) -> dict[Path, dict[str, Entry]]:
+    index = directory / _INDEX
+    weight_map = json_file.read_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise UserError(f"{index} has no weight_map; expected tensor names with their files")
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file:
+            raise UserError(
+                f"{index} places {name!r} in {file!r}; expected a .safetensors file of the same directory"
+            )
+    shards = sorted(set(weight_map.values()))
+    absent = [shard for shard in shards if not (directory / shard).is_file()]
+    if absent:
+        raise UserError(
+            f"{directory}: {len(absent)} of {len(shards)} shards are missing: {', '.join(absent[:_NAMED])}; "
+            "fetch the missing files"
+        )
+    files = {directory / shard: read_header(directory / shard) for shard in shards}
+    for file, entries in files.items():
+        strays = [name for name in entries if name not in weight_map]
+        if strays:
+            raise UserError(f"{file} holds {strays[0]!r}, which {index.name} does not list; fetch both again")
+    for name, shard in weight_map.items():
+        if name not in files[directory / shard]:
+            raise UserError(f"{index} places {name!r} in {shard}, which lacks it; fetch both again")
+    return files
+
+
+def _no_weights(directory: Path) -> UserError:
+    pickles = [path.name for kind in ("*.bin", "*.pt", "*.pth") for path in sorted(directory.glob(kind))]
+    if pickles:
+        return UserError(
+            f"{directory} holds weights only as a pickle ({pickles[0]}), which could run code when read; "
+            f"safetensors is needed: on a machine that trusts the file, load it with transformers and call "
+            "save_pretrained(..., safe_serialization=True)"
+        )
+    others = sorted(path.name for path in directory.glob("*.safetensors"))
+    found = f"{len(others)} other safetensors files ({others[0]})" if others else "no safetensors files"
+    return UserError(f"{directory} holds {found}; expected {_SINGLE} or {_INDEX} with its shards")

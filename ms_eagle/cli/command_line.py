@@ -1,0 +1,197 @@
+"""What every command line here shares: its parser, its exit statuses and its first steps."""
+
+import argparse
+import difflib
+import faulthandler
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from ms_eagle import __version__
+from ms_eagle.errors import UserError
+from ms_eagle.paths import CONFIGS
+from ms_eagle.system import interrupts, quiet
+from ms_eagle.system import streams as standard_streams
+from ms_eagle.system.streams import OutputError
+
+EXIT_STATUSES = """\
+exit status:
+  0    done
+  1    an unexpected error (a traceback follows), standard output that cannot be written (one line says
+       why), or a reader of it that closed it early, as `head` does
+  2    bad input or configuration (one line says what to change)
+  130  interrupted with Ctrl-C
+"""
+
+DRAFTERS = ("none", "eagle3", "synthetic")  # the values of drafter.kind
+
+DEFAULT_CONFIG, TRAINING_CONFIG = CONFIGS / "smollm2_135m.yaml", CONFIGS / "train" / "smollm2_135m.yaml"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose usage errors are one line, and whose help keeps its line breaks.
+
+    Raises:
+        UserError: from ``parse_args``, for arguments that do not fit.
+    """
+
+    def __init__(self, usage: str, description: str, epilog: str) -> None:
+        """``usage`` follows the program's name; the exit statuses are added to ``epilog``."""
+        super().__init__(
+            usage=f"%(prog)s {usage}",
+            description=description,
+            epilog=f"{epilog.rstrip()}\n\n{EXIT_STATUSES}",
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+                prog, max_help_position=28, width=min(100, shutil.get_terminal_size().columns)
+            ),
+            allow_abbrev=False,
+            add_help=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the usage error instead of printing the usage and exiting."""
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def add_config_options(
+        self,
+        default: Path = DEFAULT_CONFIG,
+        example: str = "generation.temperature=0.7",
+        page: str = "docs/config.md",
+    ) -> None:
+        """Add ``--config`` and ``--set`` as the group "configuration".
+
+        Args:
+            default: the file that is read where none is named.
+            example: a value to set; ``page``: where the keys are described.
+        """
+        group = self.add_argument_group("configuration")
+        group.add_argument(
+            "--config",
+            metavar="YAML",
+            type=Path,
+            default=default,
+            help=f"what to load and how to run it (default: {default.relative_to(CONFIGS.parent)})",
+        )
+        group.add_argument(
+            "--set",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            dest="overrides",
+            help=f"replace one value of the configuration, for example {example};"
+            f" may be repeated; every key is described in {page}",
+        )
+
+    def add_common_options(self) -> None:
+        """Add ``--verbose``, ``--version`` and ``--help`` as the group "other"."""
+        group = self.add_argument_group("other")
+        group.add_argument(
+            "--verbose",
+            action="store_true",
+            help="show what MindSpore and the libraries below it print",
+        )
+        group.add_argument(
+            "--version", action="version", version=f"ms_eagle {__version__}", help="show the version"
+        )
+        group.add_argument("-h", "--help", action="help", help="show this page")
+
+
+def drafter_overrides(drafter: str | None) -> list[str]:
+    """What ``--drafter`` stands for, as further ``--set`` options."""
+    if drafter is None:
+        return []
+    if drafter in DRAFTERS:
+        return [f"drafter.kind={drafter}"]
+    if not drafter.strip():
+        raise UserError(f"--drafter is empty; expected {', '.join(DRAFTERS)} or the directory of a head")
+    near = difflib.get_close_matches(drafter, DRAFTERS, 1)
+    if near and not Path(drafter).exists():
+        raise UserError(
+            f"--drafter {drafter}: there is no such kind and no such directory; did you mean {near[0]}?"
+        )
+    return ["drafter.kind=eagle3", f"drafter.source={json.dumps(drafter)}"]
+
+
+def count(text: str) -> int:
+    """The number that an option gives, at least 1; for ``type=`` of an argument."""
+    return _whole(text, 1)
+
+
+def natural(text: str) -> int:
+    """The number that an option gives, at least 0; for ``type=`` of an argument."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} found; expected a whole number of at least {least}")
+    return number
+
+
+def begin(verbose: bool) -> None:
+    """Make the process quiet, unless ``verbose``, and keep Ctrl-C; call it before numpy and mindspore.
+
+    Nothing that native code prints reaches the terminal afterwards. An unexpected exception still shows its
+    traceback, followed by the end of what was hidden.
+    """
+    interrupts.start()
+    quiet.start(verbose)
+    if not verbose:
+        sys.excepthook = quiet.HiddenOutput().report
+    faulthandler.enable(sys.stderr)
+
+
+def run(main: Callable[[list[str]], int]) -> NoReturn:
+    """Call ``main`` with the arguments of this process and exit with the status it returns.
+
+    A `UserError` becomes one line on standard error and status 2, Ctrl-C status 130, output that cannot be
+    written one line and status 1; a reader that closes our output early ends the run without a word. Other
+    exceptions are left to Python: a traceback and status 1.
+
+    Call it before anything that takes long is imported, for ``main`` to import it under these rules.
+    """
+    try:
+        standard_streams.prepare()
+        status = _status(main)
+    except KeyboardInterrupt:
+        _end_at_once()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 2
+    except BrokenPipeError:
+        standard_streams.drop(sys.stdout)
+        status = 1
+    except OutputError as error:
+        standard_streams.drop(sys.stdout)
+        print(f"error: cannot write the answer: {error}", file=sys.stderr)
+        status = 1
+    sys.exit(status)
+
+
+def _status(main: Callable[[list[str]], int]) -> int:
+    """The status of ``main``, of ``--help`` and ``--version`` too, when all output has been written."""
+    try:
+        status = main(sys.argv[1:])
+    except SystemExit as done:
+        status = done.code or 0
+    sys.stdout.flush()
+    return status
+
+
+def _end_at_once() -> NoReturn:
+    """Exit with status 130, but without exit hooks: those of a half imported MindSpore abort the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
+    try:
+        print("interrupted", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+    finally:
+        os._exit(130)

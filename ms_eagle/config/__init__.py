@@ -1,0 +1,1 @@
+"""The configuration: its sections, and YAML files read strictly."""

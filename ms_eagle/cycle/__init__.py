@@ -1,0 +1,1 @@
+"""The whole cycle and its graphs."""

@@ -1,0 +1,1 @@
+"""Why acceptance is low: a head held against its teacher on fixed texts."""

@@ -1,0 +1,1 @@
+"""What proposes: a file or a room for each kind."""

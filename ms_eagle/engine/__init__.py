@@ -1,0 +1,1 @@
+"""The host loop, its requests and its answers."""

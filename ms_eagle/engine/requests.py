@@ -1,0 +1,85 @@
+"""What is asked of a generation and what comes back."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ms_eagle.errors import UserError
+from ms_eagle.sampling.options import SamplingParams
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How one prompt is continued.
+
+    Attributes:
+        max_new_tokens: at most so many tokens; 0 gives an empty answer.
+        sampling: how a token is chosen.
+        stop: strings that end the answer; the answer is cut before the first of them.
+        ignore_eos: go on after an end-of-sequence token.
+        eos_ids: tokens that end the sequence; None takes the model's own.
+
+    Raises:
+        UserError: a ``max_new_tokens`` that is negative or no integer, or an empty stop string.
+    """
+
+    max_new_tokens: int = 256
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    eos_ids: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        new = self.max_new_tokens
+        if isinstance(new, bool) or not isinstance(new, int | np.integer) or new < 0:
+            raise UserError(f"generation.max_new_tokens is {new!r}; expected a whole number of at least 0.")
+        if "" in self.stop:
+            raise UserError("generation.stop holds an empty string; expected text that can end an answer.")
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall time of a run's parts, in seconds; load and compile are the engine's, spent once."""
+
+    load: float
+    compile: float
+    prefill: float
+    decode: float
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer.
+
+    Attributes:
+        text: the answer, cut before a stop string; without the end-of-sequence token.
+        token_ids: all tokens the teacher emitted for it, end-of-sequence included.
+        prompt_tokens: length of the prompt; reused_tokens: how many of them were in the cache already.
+        finish_reason: ``stop`` (end of sequence or stop string), ``length`` (limit or capacity) or
+            ``interrupted`` (Ctrl-C).
+        drafter, kernels, mode: what produced it.
+        cycles: teacher passes of the decode phase.
+        accept_L: accepted draft tokens of each cycle; None without a drafter.
+        seconds: wall time by part.
+        time_to_first_token: seconds from the start of prefill to the first token; None if there is none.
+        tokens_per_second: new tokens over decode time; None if there is none.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    reused_tokens: int
+    finish_reason: str
+    drafter: str
+    kernels: str
+    mode: str
+    cycles: int
+    accept_L: tuple[int, ...] | None
+    seconds: Seconds
+    time_to_first_token: float | None
+    tokens_per_second: float | None
+
+    @property
+    def new_tokens(self) -> int:
+        """How many tokens the teacher emitted."""
+        return len(self.token_ids)

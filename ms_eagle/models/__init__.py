@@ -1,0 +1,1 @@
+"""Decoders over static caches."""

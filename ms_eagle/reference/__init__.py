@@ -1,0 +1,1 @@
+"""Reference mode: the cycle stage by stage, every invariant checked and recorded."""

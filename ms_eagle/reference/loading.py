@@ -1,0 +1,93 @@
+"""From a configuration to reference mode: what it refuses, its trace, and its graphs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+
+from ms_eagle.checkpoints.sources import ModelFiles
+from ms_eagle.config.sections import Config
+from ms_eagle.cycle.graphs import EagleGraphs, TeacherGraphs
+from ms_eagle.drafters.eagle3.checkpoint import Head
+from ms_eagle.errors import UserError
+from ms_eagle.reference.mode import ReferenceGraphs
+from ms_eagle.reference.recorder import Recorder, describe
+from ms_eagle.reference.trace import SCHEMA, TraceWriter
+from ms_eagle.system.progress import Progress
+from ms_eagle.system.provenance import manifest, weight_hashes
+from ms_eagle.text.tokenizer import Tokenizer
+
+
+class ReferenceMode:
+    """Reference mode of one configuration; does nothing where the mode is another."""
+
+    def __init__(self, config: Config) -> None:
+        """Check the section ``execution`` and open the trace.
+
+        Raises:
+            UserError: a trace is asked for in performance mode, other than eager kernels in reference mode,
+                or the trace cannot be written.
+        """
+        execution = config.execution
+        self._config, self._wanted = config, execution.mode == "reference"
+        if execution.trace is not None and not self._wanted:
+            raise UserError(
+                f"execution.trace is {execution.trace!r}, but traces are written in reference mode only: set "
+                f"execution.mode=reference too (execution.mode is {execution.mode})."
+            )
+        if self._wanted and execution.kernels not in ("auto", "eager"):
+            raise UserError(
+                f"execution.kernels is {execution.kernels}, but reference mode computes with eager kernels: "
+                "set execution.kernels=auto, or execution.mode=performance."
+            )
+        self._trace = None if execution.trace is None else TraceWriter(Path(execution.trace).expanduser())
+        self._described = False
+
+    def describe(
+        self, graphs: TeacherGraphs, files: ModelFiles, head: Head | None, progress: Progress
+    ) -> None:
+        """Write the manifest of a loaded run, if there is a trace; ``files`` are the teacher's."""
+        if self._trace is None:
+            return
+        hashed = weight_hashes(files.directory, progress)
+        weights = {"model": {"origin": files.origin, "files": hashed}, "head": None}
+        if head is not None and head.hashes:
+            hashed = [{"file": name, "sha256": digest} for name, digest in head.hashes.items()]
+            weights["head"] = {"origin": self._config.drafter.source, "files": hashed}
+        tree = None
+        if isinstance(graphs, EagleGraphs):
+            shape = graphs.shape
+            tree = {"budget": shape.budget, "depth": shape.depth, "branch": shape.branch}
+        self._begin(
+            {
+                "device": ms.get_context("device_target"),
+                "kernels": graphs.kernels,
+                "drafter": graphs.drafter,
+                "tree": tree,
+                "batch": graphs.batch,
+                "capacity": graphs.capacity,
+                "vocab_size": graphs.vocab_size,
+                "weights": weights,
+            }
+        )
+
+    def _begin(self, facts: Mapping[str, Any]) -> None:
+        self._described = True
+        self._trace.write("manifest", {"schema": SCHEMA, **manifest(self._config, facts)})
+
+    def fail(self, error: Exception) -> None:
+        """End the trace, if there is one, of a run that could not be loaded."""
+        if self._trace is None:
+            return
+        if not self._described:
+            self._begin({})
+        self._trace.write("error", {**describe(error), "stage": "load", "rows": [], "caches": {}})
+
+    def graphs(self, graphs: TeacherGraphs, tokenizer: Tokenizer) -> TeacherGraphs | ReferenceGraphs:
+        """``graphs`` with checked stages in their place, or as they are in performance mode."""
+        if not self._wanted:
+            return graphs
+        staged = ReferenceGraphs(graphs)
+        staged.follow(Recorder(staged, tokenizer, self._trace))
+        return staged

@@ -1,0 +1,1 @@
+"""The choice of a token: options, uniforms, and arithmetic that is the same everywhere."""

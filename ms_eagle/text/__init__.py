@@ -1,0 +1,1 @@
+"""Tokenizers, chat templates, streams of whole characters, prompt files."""

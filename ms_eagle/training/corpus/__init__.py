@@ -1,0 +1,1 @@
+"""The teacher's own answers, as training data."""

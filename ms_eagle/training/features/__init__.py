@@ -1,0 +1,1 @@
+"""The teacher's hidden states over a corpus, kept on disk."""

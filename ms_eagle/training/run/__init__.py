@@ -1,0 +1,1 @@
+"""One run of the trainer: its folder, checkpoints, figures and what it publishes."""

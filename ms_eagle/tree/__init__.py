@@ -1,0 +1,1 @@
+"""A draft tree as pure functions, in the paper's order."""
