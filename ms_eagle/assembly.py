@@ -17,7 +17,7 @@ from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 
 def tree_shape(config: Config, head: Head | None = None) -> TreeShape:

@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     from ms_eagle.deployment.assembly import Randomly
     from ms_eagle.deployment.export import export_bundle
     from ms_eagle.system.progress import Progress
-    from ms_eagle.tree.growth import TreeShape
+    from ms_eagle.tree.shape import TreeShape
 
     manifest = export_bundle(
         config,

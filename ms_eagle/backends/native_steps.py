@@ -6,7 +6,8 @@ from mindspore import Tensor, nn
 
 from ms_eagle.backends.stock_steps import Rows, Tree
 from ms_eagle.kernels.operators import Operators
-from ms_eagle.tree.growth import Beam, Pool, TreeShape
+from ms_eagle.tree.growth import Beam, Pool
+from ms_eagle.tree.shape import TreeShape
 
 _POOL, _BEAM = 4, 9  # where pool and beam end among the results of growth
 

@@ -15,8 +15,9 @@ from mindspore import Tensor, nn, ops
 
 from ms_eagle.tree import accept, masks
 from ms_eagle.tree import growth as tree
-from ms_eagle.tree.growth import Beam, Pool, TreeShape
+from ms_eagle.tree.growth import Beam, Pool
 from ms_eagle.tree.report import DRAFTER_NOT_FINITE, TEACHER_NOT_FINITE
+from ms_eagle.tree.shape import TreeShape
 from ms_eagle.tree.tensorize import tensorize
 
 Rows = tuple[Tensor, Tensor, Tensor]

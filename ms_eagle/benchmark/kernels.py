@@ -24,7 +24,7 @@ from ms_eagle.kernels.library import ABSENT, Library
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.sampling.options import SamplingParams, params_tensor
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 CHUNK, CONTEXT = 128, 256
 TREE = TreeShape(budget=16, depth=6, branch=8)

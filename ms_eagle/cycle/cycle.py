@@ -21,7 +21,7 @@ from ms_eagle.backends.native_steps import NativeSteps
 from ms_eagle.backends.stock_steps import Rows, StockSteps, Tree
 from ms_eagle.cycle.verifier import Verifier
 from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 
 class TeacherCycle(nn.Cell):

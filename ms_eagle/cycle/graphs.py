@@ -11,7 +11,7 @@ from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
 from ms_eagle.models.commit import FastReorder
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
-from ms_eagle.tree.growth import TreeShape, log_confidence
+from ms_eagle.tree.shape import TreeShape, log_confidence
 
 
 class TeacherGraphs:

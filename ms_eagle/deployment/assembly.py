@@ -22,7 +22,7 @@ from ms_eagle.loading import Model, find_head, load_teacher, open_model, reorder
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.system import settings as context
 from ms_eagle.system.progress import Progress
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 
 @dataclass(frozen=True)

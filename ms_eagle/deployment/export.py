@@ -44,7 +44,7 @@ from ms_eagle.sampling.options import PARAMS
 from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import load_template
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 _STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "bool": "BOOL"}
 _TOKENIZER_FILES = (

@@ -24,7 +24,7 @@ from ms_eagle.models.teacher import Teacher
 from ms_eagle.system import json_file
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import load_template
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 PROMPTS = (
     "Explain in a few sentences why the sky is blue at noon and red in the evening.",

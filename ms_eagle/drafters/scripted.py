@@ -22,7 +22,7 @@ from ms_eagle.engine.engine import Engine, OnText, OnTokens
 from ms_eagle.engine.requests import Completion, GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 _DRAFT_VOCABULARY = 8192
 _FIRST = 0.99  # probability that a first child claims, right or wrong

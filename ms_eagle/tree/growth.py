@@ -1,4 +1,4 @@
-"""The shape of a draft tree and its growth, level by level, as pure functions for graph mode.
+"""The growth of a draft tree, level by level, as pure functions for graph mode.
 
 Dynamic draft trees follow EAGLE-2 (arXiv 2406.16858, section 4): every level keeps the `k` nodes of
 highest cumulative log-probability and gives each of them `k` children; all children ever made form a
@@ -10,76 +10,11 @@ depth). A child's score never exceeds its parent's, because own log-probabilitie
 fp32 addition is monotone; hence in this order a parent always precedes its child, ties included.
 """
 
-import math
-from dataclasses import dataclass
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
-from ms_eagle.errors import UserError
 from ms_eagle.tree.topk import top_k, without_nan
-
-
-@dataclass(frozen=True)
-class TreeShape:
-    """Static size of a draft tree.
-
-    Args:
-        budget: `M`, draft nodes checked per cycle, from 1 to `pool_size`.
-        depth: `D`, largest depth of a node, from 1.
-        branch: `k`, children kept per level and made per node, from 1.
-
-    A budget below `depth` is allowed: such a tree never reaches its full depth.
-
-    Raises:
-        UserError: a value outside its bounds, naming both.
-    """
-
-    budget: int
-    depth: int
-    branch: int
-
-    def __post_init__(self) -> None:
-        for name in ("budget", "depth", "branch"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise UserError(f"tree.{name} is {value!r}; expected a whole number, at least 1")
-            if value < 1:
-                raise UserError(f"tree.{name} is {value}; it must be at least 1")
-        if self.budget > self.pool_size:
-            raise UserError(
-                f"tree.budget is {self.budget}, but depth {self.depth} and branch {self.branch} make only "
-                f"{self.pool_size} candidates (k + (D-1)*k*k); lower budget or raise depth or branch"
-            )
-
-    @property
-    def rows(self) -> int:
-        """`N = M + 1`: rows of a tree batch, the root's among them."""
-        return self.budget + 1
-
-    @property
-    def pool_size(self) -> int:
-        """Candidates grown per cycle, without the root: `k + (D-1)*k*k`."""
-        return self.branch + (self.depth - 1) * self.branch**2
-
-    @property
-    def level_forwards(self) -> int:
-        """Drafter forwards after the extend step: `D - 1`, each of `k` rows."""
-        return self.depth - 1
-
-    def check_vocabulary(self, size: int) -> None:
-        """Refuse a draft vocabulary of `size` tokens too small for `branch` distinct children.
-
-        Raises:
-            UserError: `branch` exceeds `size`.
-        """
-        if self.branch > size:
-            raise UserError(
-                f"tree.branch is {self.branch}, but the draft vocabulary has only {size} tokens; "
-                f"lower branch to at most {size}"
-            )
-
 
 # Graph mode passes plain tuples, so these are names for them.
 Pool = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -195,33 +130,3 @@ def grow_level(pool: Pool, beam: Beam, tokens: Tensor, log_probs: Tensor) -> tup
         ops.cat([inherited, _counting(batch, k, 0).expand_dims(1)], 1),
     )
     return pool, beam, broken
-
-
-def log_confidence(confidence: float) -> float:
-    """Natural logarithm of the `confidence` threshold, -inf for 0 (keep every node).
-
-    Raises:
-        UserError: `confidence` is not a number from 0 to 1.
-    """
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence <= 1:
-        raise UserError(
-            f"tree.confidence is {confidence!r}; expected a probability from 0 to 1 (0: keep all)"
-        )
-    return math.log(confidence) if confidence > 0 else -math.inf
-
-
-def check_not_broken(broken: np.ndarray) -> None:
-    """Stop when the drafter's logits defined no distribution.
-
-    Args:
-        broken: `[B]` bool, read back from the device.
-
-    Raises:
-        UserError: some row is set; the message names the rows of the batch.
-    """
-    rows = np.flatnonzero(broken).tolist()
-    if rows:
-        raise UserError(
-            f"the drafter's logits hold NaN, +inf or nothing but -inf (batch rows {rows}); expected finite "
-            f"numbers: check the head's weights, its tap layers, and its dtype for overflow (fp16)"
-        )

@@ -12,7 +12,7 @@ from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.kernels import fused
 from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.sampling.options import SamplingParams
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 SHAPE = TreeShape(6, 3, 3)
 

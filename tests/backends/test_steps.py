@@ -14,7 +14,7 @@ from ms_eagle.backends.stock import StockBackend
 from ms_eagle.backends.stock_steps import mask_of
 from ms_eagle.kernels.build import NativeUnavailable
 from ms_eagle.sampling.options import params_tensor
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 B, SHAPE, SLOTS = 2, TreeShape(7, 3, 3), 40
 K, N, LEVELS = SHAPE.branch, SHAPE.rows, SHAPE.depth + 1

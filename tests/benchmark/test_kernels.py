@@ -9,7 +9,7 @@ import pytest
 
 from ms_eagle.benchmark.kernels import pool_of
 from ms_eagle.paths import ROOT
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 TOOL = ROOT / "tools" / "benchmark_kernels.py"
 

@@ -11,7 +11,7 @@ from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.models.commit import FastReorder, FullReorder
 from ms_eagle.sampling.options import SamplingParams
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 SHAPE = TreeShape(6, 3, 3)
 

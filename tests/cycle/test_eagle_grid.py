@@ -6,7 +6,7 @@ from support import tiny, tiny_engine
 
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.sampling.options import SamplingParams
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 SHAPE = TreeShape(6, 3, 3)
 PROMPT_LENGTHS = (1, 2, 9, 20)

@@ -12,7 +12,7 @@ from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.models.commit import FastReorder, FullReorder
 from ms_eagle.reference.invariants import check_indices
 from ms_eagle.sampling.options import SamplingParams
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 # Function: (place of the data, place of the indices, which axis the indices run over).
 CHECKED = {

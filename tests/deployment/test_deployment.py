@@ -32,7 +32,7 @@ from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system import quiet
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import load_template
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 QUIET = Progress(quiet=True)
 GREEDY = GenerationOptions(7, SamplingParams(), ignore_eos=True)

@@ -23,7 +23,7 @@ from ms_eagle.deployment.operators import ON_ASCEND, STRUCTURE
 from ms_eagle.deployment.rules import RULES, Subject, rules_for
 from ms_eagle.paths import CONFIGS
 from ms_eagle.system.progress import Progress
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 QUIET = Progress(quiet=True)
 SHAPE = TreeShape(6, 3, 3)

@@ -16,7 +16,7 @@ from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import load_template
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 SHAPE, QUIET = TreeShape(6, 3, 3), Progress(quiet=True)
 LONG = ["model.max_length=128"]

@@ -15,7 +15,7 @@ from ms_eagle.drafters.scripted import random_head as synthetic_head
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.sampling.options import SamplingParams
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 DEPTH = 3
 SAMPLED = SamplingParams(temperature=0.9, top_k=20, repetition_penalty=1.3, seed=11)

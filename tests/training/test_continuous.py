@@ -9,7 +9,7 @@ from support.tiny_engine import CAPACITY, prompts
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.training.continuous import ContinuousBatch, Request
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 LENGTHS = (3, 1, 9, 2, 30, 17, 5, 40, 8, 1, 12)
 

@@ -14,8 +14,9 @@ from ms_eagle.reference.invariants import (
     check_tree_mask,
 )
 from ms_eagle.tree.accept import accept, path_slots
-from ms_eagle.tree.growth import TreeShape, grow_level, grow_root, top_children
+from ms_eagle.tree.growth import grow_level, grow_root, top_children
 from ms_eagle.tree.masks import level_mask, row_slots, tree_mask
+from ms_eagle.tree.shape import TreeShape
 from ms_eagle.tree.tensorize import tensorize
 
 VOCABULARY = 700  # long enough for the block search
@@ -80,7 +81,7 @@ def test_whole_cycle(checked_gathers, shape):
 
     ids, log_probs = draft(1)
     pool, beam, broken = grow_root(Tensor(np.full(batch, 5, np.int32)), ids, log_probs)
-    for _ in range(shape.level_forwards):
+    for _ in range(shape.depth - 1):
         level = level_mask(start, start, beam[4], slots).asnumpy()
         check_level_mask(level, start.asnumpy(), start.asnumpy(), beam[4].asnumpy())
         ids, log_probs = draft(k)

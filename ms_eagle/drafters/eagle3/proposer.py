@@ -7,7 +7,8 @@ accepted tokens with their true taps into the drafter's cache. Its state is one 
 from mindspore import Tensor, nn, ops
 
 from ms_eagle.drafters.eagle3.head import Drafter
-from ms_eagle.tree.growth import Beam, Pool, TreeShape
+from ms_eagle.tree.growth import Beam, Pool
+from ms_eagle.tree.shape import TreeShape
 
 
 class Eagle3Proposer(nn.Cell):

@@ -10,7 +10,7 @@ from mindspore import Tensor, nn
 from support.heads import PLAIN, VOCABULARY, Reference, drafter_cell, int32, random_head, teacher_ends
 
 from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
-from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.shape import TreeShape
 
 CAPACITY, CHUNK, FEATURES = 12, 4, 72
 
