@@ -107,7 +107,7 @@ def check_growth(tokens, log_probs, depth, k):
 class TestShape:
     def test_sizes(self):
         shape = TreeShape(budget=16, depth=6, branch=8)
-        assert (shape.rows, shape.pool_size, shape.level_forwards) == (17, 328, 5)
+        assert (shape.rows, shape.pool_size) == (17, 328)
 
     @pytest.mark.parametrize(
         ("budget", "depth", "branch"), [(1, 1, 1), (8, 8, 1), (10, 1, 10), (328, 6, 8), (1, 6, 8)]
