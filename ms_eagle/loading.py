@@ -1,25 +1,23 @@
 """From a configuration to a ready engine: device, weights, tokenizer, caches and graphs."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ms_eagle.assembly import engine_kind, make_graphs, teacher_slots, tree_shape
 from ms_eagle.backends import choosing as device
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
+from ms_eagle.backends.stock import StockBackend as Backend
 from ms_eagle.checkpoints import sources
 from ms_eagle.checkpoints.directory import Checkpoint
 from ms_eagle.checkpoints.sources import ModelFiles
 from ms_eagle.config.sections import Config
-from ms_eagle.drafters.eagle3.checkpoint import Head, load_head
-from ms_eagle.drafters.eagle3.vocabulary import narrowed
-from ms_eagle.drafters.scripted import random_head
+from ms_eagle.cycle.graphs import Graphs
+from ms_eagle.cycle.sizes import Sizes
+from ms_eagle.drafters.base import Blueprint, Drafter, NoDrafter
+from ms_eagle.drafters.registry import kind_of
 from ms_eagle.engine import compile_cache
 from ms_eagle.engine.compile_cache import CompileCache
 from ms_eagle.engine.engine import Engine
@@ -33,6 +31,7 @@ from ms_eagle.reference.loading import ReferenceMode
 from ms_eagle.system.progress import Progress
 from ms_eagle.system.settings import Settings
 from ms_eagle.text.tokenizer import Tokenizer, load_tokenizer
+from ms_eagle.tree.shape import TreeShape
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def open_model(config: Config, progress: Progress) -> Model:
         UserError: they cannot be had, are damaged, do not belong together or do not fit ``config``.
     """
     source, length = config.model.source, config.model.max_length
-    files = sources.resolve(source, cache_dir=_cache_dir(config), progress=progress)
+    files = sources.resolve(source, cache_dir=config.model.cache_path, progress=progress)
     checkpoint = Checkpoint.open(files.directory)
     decoder = DecoderConfig.from_hf(checkpoint.config)
     checkpoint.check(decoder.tensor_shapes(), decoder.ignorable_tensors())
@@ -75,7 +74,7 @@ def open_model(config: Config, progress: Progress) -> Model:
     return Model(files, checkpoint, decoder, tokenizer)
 
 
-def start_device(config: Config, progress: Progress, strays: int) -> StockBackend | NativeBackend:
+def start_device(config: Config, progress: Progress, strays: int) -> Backend:
     """Start the device; return what teacher and drafter are made of.
 
     Args:
@@ -100,22 +99,21 @@ def start_device(config: Config, progress: Progress, strays: int) -> StockBacken
 
 def load_teacher(
     model: Model,
-    backend: StockBackend | NativeBackend,
+    backend: Backend,
     progress: Progress,
     *,
-    batch: int,
-    slots: int,
+    sizes: Sizes,
     taps: tuple[int, ...],
 ) -> Teacher:
-    """The teacher's Cell with its weights; arguments as for ``Teacher``."""
+    """The teacher's Cell with its weights; ``taps`` as for ``Teacher``."""
     with progress.steps("loading weights", len(model.decoder.tensor_shapes())) as step:
         return Teacher(
             model.decoder,
             _counted(model.checkpoint.read, step.advance),
             backend,
-            batch=batch,
-            slots=slots,
-            positions=slots,
+            batch=sizes.batch,
+            slots=sizes.slots,
+            positions=sizes.positions,
             taps=taps,
         )
 
@@ -137,31 +135,27 @@ def load_engine(config: Config, progress: Progress | None = None) -> Engine:
 
 def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engine:
     begin = time.perf_counter()
-    tree_shape(config)
+    check_tree(config)
     check_drafter(config)
     model = open_model(config, progress)
-    head = find_head(config, model.decoder, progress)
-    shape = tree_shape(config, head)
-    backend = start_device(config, progress, 1 if head is None else shape.depth)
-    sizes = (model.decoder.num_heads, model.decoder.num_kv_heads, model.decoder.head_dim)
-    backend = device.probed(backend, *sizes, progress.note)
-    teacher = load_teacher(
-        model,
-        backend,
-        progress,
-        batch=config.execution.batch_size,
-        slots=teacher_slots(config, head),
-        taps=() if head is None else head.config.taps,
+    drafter = open_drafter(config, model.decoder, progress)
+    sizes = sizes_of(config, drafter)
+    backend = start_device(config, progress, max(1, sizes.depth))
+    heads = (model.decoder.num_heads, model.decoder.num_kv_heads, model.decoder.head_dim)
+    backend = device.probed(backend, *heads, progress.note)
+    teacher = load_teacher(model, backend, progress, sizes=sizes, taps=drafter.needs.taps if drafter else ())
+    graphs = make_graphs(
+        config, teacher, drafter, backend, sizes, kernels=backend.name, reorder=reorder(config, backend)
     )
-    graphs = make_graphs(config, teacher, head, backend, backend.name, reorder(config, backend))
-    reference.describe(graphs, model.files, head, progress)
-    return engine_kind(config)(
-        reference.graphs(graphs, model.tokenizer),
+    reference.describe(graphs, model.files, drafter.files if drafter else [], progress)
+    placed, observer = reference.put_on(graphs, model.tokenizer)
+    return Engine(
+        placed,
         model.tokenizer,
         directory=model.files.directory,
-        dtype=config.model.dtype,
         load_seconds=time.perf_counter() - begin,
         cache=_compile_cache(config, model, progress),
+        observer=observer,
     )
 
 
@@ -169,63 +163,126 @@ def _compile_cache(config: Config, model: Model, progress: Progress) -> CompileC
     """Where ``execution.compile_cache`` keeps compiled graphs."""
     if not config.execution.compile_cache or config.execution.mode != "performance":
         return None
-    directories = [model.files.directory]
-    if config.drafter.kind == "eagle3":
-        directories.append(head_directory(config, progress))
-    root = _cache_dir(config)
+    directories, kind = [model.files.directory], kind_of(config)
+    if kind.locate is not None:
+        directories.append(kind.locate(config, progress))
+    root = config.model.cache_path
     facts = {"device": ms.get_context("device_target"), "cores": available_cores()}
     key = compile_cache.key(config, directories, facts)
     return CompileCache(compile_cache.default_directory() if root is None else root / "compiled", key)
 
 
-def check_drafter(config: Config) -> None:
-    """Refuse a section ``drafter`` that lacks the head, before anything is fetched for it.
+def check_tree(config: Config) -> TreeShape:
+    """The section ``tree``, checked against the other sections.
 
     Raises:
-        UserError: ``drafter.source`` is missing.
+        UserError: they do not go together.
     """
-    if config.drafter.kind == "eagle3" and config.drafter.source is None:
+    shape = TreeShape(config.tree.budget, config.tree.depth, config.tree.branch)
+    if config.execution.commit == "length" and shape.branch > 1:
         raise UserError(
-            "drafter.kind is eagle3, but drafter.source is missing: set it to the directory of a head "
-            "or to hf:org/name."
+            f"execution.commit is length, which keeps accepted rows where they are, but a tree of tree.branch"
+            f"={shape.branch} does not have them in order: set tree.branch=1."
         )
+    window = config.drafter.window
+    if window is not None and window < shape.depth:
+        raise UserError(
+            f"drafter.window is {window}, but the tree is {shape.depth} deep: set drafter.window to that or "
+            "more."
+        )
+    if window is not None and config.execution.mode == "reference":
+        raise UserError(
+            "drafter.window hides what reference mode expects the drafter to see: set "
+            "execution.mode=performance."
+        )
+    return shape
 
 
-def find_head(config: Config, decoder: DecoderConfig, progress: Progress) -> Head | None:
-    """The head that the section ``drafter`` asks for; None for the teacher alone.
+def check_drafter(config: Config) -> None:
+    """Refuse a section ``drafter`` that cannot be, before anything is fetched for it.
 
     Raises:
-        UserError: it cannot be had, is damaged, or belongs to another teacher; see ``load_head``.
+        UserError: ``drafter.kind`` is unknown, or lacks its source.
     """
-    drafter = config.drafter
-    if drafter.kind == "none":
+    kind = kind_of(config)
+    if kind.locate is not None and config.drafter.source is None:
+        kind.locate(config, Progress(quiet=True))
+
+
+def open_drafter(config: Config, decoder: DecoderConfig, progress: Progress) -> Blueprint | None:
+    """What the section ``drafter`` asks for; None for the teacher alone.
+
+    Raises:
+        UserError: it cannot be had, is damaged, belongs to another teacher, or cannot draft such trees.
+    """
+    kind = kind_of(config)
+    if kind.open is None:
         return None
-    if drafter.kind == "synthetic":
-        return random_head(decoder, drafter.taps)
-    directory = head_directory(config, progress)
-    head = load_head(directory, teacher=decoder, taps=drafter.taps, rope_theta=drafter.rope_theta)
-    return head if drafter.vocabulary is None else narrowed(head, drafter.vocabulary)
+    return checked(config, kind.open(config, decoder, progress))
 
 
-def head_directory(config: Config, progress: Progress) -> Path:
-    """Where the files of ``drafter.source`` are.
+def checked(config: Config, drafter: Blueprint) -> Blueprint:
+    """``drafter``, which can draft the section ``tree``.
 
     Raises:
-        UserError: they cannot be had.
+        UserError: it cannot.
     """
-    check_drafter(config)
-    try:
-        source = config.drafter.source
-        return sources.resolve_head(source, cache_dir=_cache_dir(config), progress=progress).directory
-    except UserError as error:
-        raise UserError(f"drafter.source: {error}") from error
+    shape = check_tree(config)
+    drafter.check(shape)
+    if shape.depth >= config.model.max_length:
+        raise UserError(
+            f"tree.depth is {shape.depth}, but model.max_length={config.model.max_length} leaves room "
+            f"for paths of at most {config.model.max_length - 1} tokens: lower tree.depth."
+        )
+    return drafter
 
 
-def _cache_dir(config: Config) -> Path | None:
-    return Path(config.model.cache_dir).expanduser() if config.model.cache_dir else None
+def sizes_of(config: Config, drafter: Blueprint | None, more: Sequence[TreeShape] = ()) -> Sizes:
+    """All static sizes; ``more`` are further trees beside the configured one."""
+    tiers = (None,) if drafter is None else (check_tree(config), *more)
+    execution = config.execution
+    return Sizes(execution.batch_size, execution.prefill_chunk, config.model.max_length, tiers)
 
 
-def reorder(config: Config, backend: StockBackend | NativeBackend) -> Callable[[KVCache], nn.Cell]:
+def make_graphs(
+    config: Config,
+    teacher: Teacher,
+    drafter: Blueprint | None,
+    backend: Backend,
+    sizes: Sizes,
+    *,
+    kernels: str,
+    reorder: Callable[[KVCache], nn.Cell],
+) -> Graphs:
+    """The graphs of a loaded teacher, with a drafter or without one.
+
+    Args:
+        config: names the drafter; its confidence and dtype.
+        teacher: a ``Teacher``, or another Cell of its interface, with ``sizes.slots``.
+        drafter: None decodes with the teacher alone.
+        backend: what the drafter is made of.
+        sizes: see ``sizes_of``.
+        kernels: name of the teacher's attention kernel, for reports.
+        reorder: makes the Cell that commits accepted rows of the teacher's cache.
+    """
+    cell: Drafter = NoDrafter()
+    if drafter is not None:
+        slots, positions = sizes.draft_slots, sizes.draft_positions
+        cell = drafter.build(teacher, backend, sizes.tiers[0], slots=slots, positions=positions)
+    backend.settle(teacher, cell)
+    return Graphs(
+        teacher,
+        cell,
+        sizes,
+        name=config.drafter.kind,
+        kernels=kernels,
+        dtype=config.model.dtype,
+        confidence=config.tree.confidence,
+        reorder=reorder,
+    )
+
+
+def reorder(config: Config, backend: Backend) -> Callable[[KVCache], nn.Cell]:
     """How accepted rows are committed: the full reorder has stock operators only."""
     kinds = {
         "fast": backend.reorder,

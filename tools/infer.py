@@ -94,13 +94,14 @@ def main(argv: list[str]) -> int:
 def configure(args: Namespace) -> "Config":
     """The configuration, and that the files it names can be had and written."""
     from ms_eagle.config.sections import load_config
+    from ms_eagle.drafters.registry import kind_of
 
     trace = [] if args.trace is None else [f"execution.trace={json.dumps(args.trace)}"]
     config = load_config(
         args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter), *trace]
     )
     check_trace(args, config)
-    if config.drafter.kind == "eagle3" and config.drafter.source is not None:
+    if kind_of(config).locate is not None and config.drafter.source is not None:
         check_head(config.drafter.source)
     return config
 

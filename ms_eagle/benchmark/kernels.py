@@ -14,16 +14,17 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from ms_eagle.backends.native import NativeBackend
-from ms_eagle.cycle.cycle import EagleCycle
-from ms_eagle.cycle.graphs import EagleGraphs
-from ms_eagle.drafters.eagle3.head import Drafter
-from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
-from ms_eagle.drafters.scripted import random_head
+from ms_eagle.cycle.cycle import TreeCycle
+from ms_eagle.cycle.graphs import Graphs
+from ms_eagle.cycle.sizes import Sizes
+from ms_eagle.drafters.base import Drafter
+from ms_eagle.drafters.eagle3.blueprint import HeadBlueprint
+from ms_eagle.drafters.eagle3.random_weights import random_head
+from ms_eagle.engine.controls import Controls
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import ABSENT, Library
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.teacher import Teacher
-from ms_eagle.sampling.options import SamplingParams, params_tensor
 from ms_eagle.tree.shape import TreeShape
 
 CHUNK, CONTEXT = 128, 256
@@ -120,9 +121,9 @@ class Step(nn.Cell):
 class Draft(nn.Cell):
     """All that the drafter does in a cycle: a tree, and the accepted tokens."""
 
-    def __init__(self, proposer: Eagle3Proposer) -> None:
+    def __init__(self, drafter: Drafter) -> None:
         super().__init__()
-        self.proposer = proposer
+        self.drafter = drafter
 
     def construct(
         self,
@@ -134,15 +135,15 @@ class Draft(nn.Cell):
         count: Tensor,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """See ``Eagle3Proposer``; the pool's scores and the new state."""
-        pool, _ = self.proposer.propose(root, n, active, state)
-        return pool[1], self.proposer.extend(taps, tokens, n, count, state)
+        """See ``Drafter``; the pool's scores and the new state."""
+        pool, _ = self.drafter.propose(root, n, active, state)
+        return pool[1], self.drafter.take(taps, tokens, n, count, state)
 
 
 class Rest(nn.Cell):
     """A cycle without its forwards: tensorize, accept, commit, report."""
 
-    def __init__(self, cycle: EagleCycle) -> None:
+    def __init__(self, cycle: TreeCycle) -> None:
         super().__init__()
         self.tensorize, self.steps, self.reorder = cycle.tensorize, cycle.steps, cycle.reorder
 
@@ -157,7 +158,7 @@ class Rest(nn.Cell):
         choices: Tensor,
         taps: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Lay out a pool, follow ``choices``; see ``EagleCycle``. The report, and the taps to go on with."""
+        """Lay out a pool, follow ``choices``; see ``TreeCycle``. The report, and the taps to go on with."""
         tree, _, _ = self.tensorize(tokens, scores, parents, depths, n, active)
         rows, above, levels, _, valid, _, ancestors = tree
         _, path, _, emitted, count = self.steps.accept_rows(
@@ -182,26 +183,24 @@ class Speculation:
     def __init__(self, threads: int | None, shape: Shape, slots: int) -> None:
         backend, decoder = NativeBackend(threads, TREE.depth), shape.decoder()
         self.library: Library = backend.operators.library
-        sizes = {"batch": 1, "slots": slots, "positions": slots}
-        self.teacher = Teacher(decoder, RandomWeights(decoder), backend, taps=shape.taps, **sizes)
-        ends = (self.teacher.vocabulary, self.teacher.head)
-        self.drafter = Drafter(random_head(decoder, shape.taps), *ends, backend, **sizes)
-        proposer = Eagle3Proposer(self.drafter, TREE)
-        self.graphs = EagleGraphs(
+        sizes = Sizes(1, CHUNK, slots - TREE.rows - 1, (TREE,))
+        places = {"slots": slots, "positions": slots}
+        self.teacher = Teacher(decoder, RandomWeights(decoder), backend, taps=shape.taps, batch=1, **places)
+        head = HeadBlueprint(random_head(decoder, shape.taps))
+        self.drafter = head.build(self.teacher, backend, TREE, **places)
+        self.graphs = Graphs(
             self.teacher,
-            proposer,
-            TREE,
-            drafter="random",
-            chunk=CHUNK,
-            capacity=slots - TREE.rows - 1,
+            self.drafter,
+            sizes,
+            name="random",
             kernels=backend.name,
+            dtype="float32",
             reorder=backend.reorder,
         )
-        self.step, self._draft, self._nothing = Step(self.teacher), Draft(proposer), Nothing()
-        self._rest = Rest(self.graphs.cycle(True))
-        self._state = self.graphs.initial_state()
-        uniforms = Tensor(np.zeros((1, self.graphs.positions), np.float32))
-        self._controls = Tensor(params_tensor([SamplingParams()])), uniforms
+        self.step, self._draft, self._nothing = Step(self.teacher), Draft(self.drafter), Nothing()
+        self._rest = Rest(self.graphs.cycle(TREE, False))
+        self._state = self.graphs.empty()
+        self._controls = Controls(1, self.graphs.facts.positions).tensors()
         native.settle(self.library, self.teacher, self.drafter).join()
 
     def launch(self) -> np.ndarray:
@@ -211,14 +210,18 @@ class Speculation:
     def draft(self) -> np.ndarray:
         """The drafter's part of a cycle."""
         levels = TREE.depth + 1
-        taps = Tensor(np.ones((1, levels, len(self.teacher.taps) * self.drafter.hidden_size), np.float32))
+        taps = Tensor(
+            np.ones((1, levels, len(self.teacher.taps) * self.drafter.head.hidden_size), np.float32)
+        )
         tokens, active = Tensor(np.ones((1, levels), np.int32)), Tensor(np.array([True]))
         call = (_int32(1), _int32(CONTEXT), active, taps, tokens, _int32(levels), self._state)
         return self._draft(*call)[1].asnumpy()
 
     def rest(self) -> np.ndarray:
         """A cycle without its forwards, in which a whole path is accepted and moved."""
-        taps = Tensor(np.ones((1, TREE.rows, len(self.teacher.taps) * self.drafter.hidden_size), np.float32))
+        taps = Tensor(
+            np.ones((1, TREE.rows, len(self.teacher.taps) * self.drafter.head.hidden_size), np.float32)
+        )
         choices = Tensor(np.ones((1, TREE.rows), np.int32))
         call = (_int32(CONTEXT), Tensor(np.array([True])), choices, taps)
         return self._rest(*pool_of(TREE), *call)[0].asnumpy()
@@ -226,7 +229,7 @@ class Speculation:
     def cycle(self) -> np.ndarray:
         """A whole cycle as an engine runs it, but for the text."""
         call = (_int32(1), _int32(CONTEXT), Tensor(np.array([True])), *self._controls, self._state)
-        return self.graphs.cycle(True)(*call)[0].asnumpy()
+        return self.graphs.cycle(TREE, False)(*call)[0].asnumpy()
 
 
 def _int32(value: int) -> Tensor:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import mindspore as ms
 
 from ms_eagle.config.sections import Config
+from ms_eagle.drafters.registry import kind_of
 from ms_eagle.engine.engine import Engine
-from ms_eagle.engine.requests import Completion, GenerationOptions
+from ms_eagle.engine.requests import Completion, GenerationOptions, Request
 from ms_eagle.errors import UserError
 from ms_eagle.text.template import ChatTemplate
 
@@ -79,7 +80,7 @@ class EnginePair:
             UserError: see ``Engine.generate``.
             KeyboardInterrupt: Ctrl-C ended an answer.
         """
-        return _timed(self.teacher, prompts, options)
+        return _timed(self.teacher, [Request(prompt, options) for prompt in prompts])
 
     def speculate(
         self,
@@ -92,16 +93,22 @@ class EnginePair:
         A scripted drafter follows ``known``, the teacher's answers to the same prompts. Where they are not
         known the teacher answers first, untimed.
         """
-        self.script(prompts, options, known)
-        return _timed(self.speculative, prompts, options)
+        return _timed(self.speculative, self.requests(prompts, options, known))
 
-    def script(
+    def requests(
         self,
         prompts: Sequence[Sequence[int]],
         options: GenerationOptions,
         known: Sequence[Answer] | None = None,
-    ) -> None:
-        """Tell a scripted drafter what the teacher says to ``prompts``; other drafters need nothing."""
+    ) -> list[Request]:
+        """What the speculative engine is asked, with scripts where its drafter needs them."""
+        scripts: list[list[int]] = [[] for _ in prompts]
+        if self.speculative.graphs.facts.scripted:
+            known = known or self.alone(prompts, options)
+            scripts = [[*p, *a.completion.token_ids] for p, a in zip(prompts, known, strict=True)]
+        return [
+            Request(prompt, options, script=script) for prompt, script in zip(prompts, scripts, strict=True)
+        ]
 
     def margin(self, tokens: Sequence[int]) -> float | None:
         """How far the teacher's best logit after ``tokens`` lies above the second best; None if not known."""
@@ -112,19 +119,19 @@ def check_drafter(config: Config) -> None:
     """Refuse a configuration without a drafter.
 
     Raises:
-        UserError: ``drafter.kind`` is none.
+        UserError: ``drafter.kind`` proposes nothing.
     """
-    if config.drafter.kind == "none":
+    if not kind_of(config).drafts:
         raise UserError(
-            "drafter.kind is none, so there is nothing to compare; expected a head (--drafter HEAD) or, to"
-            " measure the machinery without one, --drafter synthetic"
+            f"drafter.kind is {config.drafter.kind}, so there is nothing to compare; expected a head "
+            "(--drafter HEAD) or, to measure the machinery without one, --drafter synthetic"
         )
 
 
-def _timed(engine: Engine, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> list[Answer]:
+def _timed(engine: Engine, requests: Sequence[Request]) -> list[Answer]:
     """Answer from an idle device to an idle one; what is left of its work at the end counts as decoding."""
     ms.runtime.synchronize()
-    completions = engine.generate(prompts, options)
+    completions = engine.run(requests)
     returned = time.perf_counter()
     ms.runtime.synchronize()
     rest = time.perf_counter() - returned

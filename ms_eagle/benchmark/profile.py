@@ -7,9 +7,9 @@ import numpy as np
 
 from ms_eagle.benchmark.engines import Pair
 from ms_eagle.benchmark.plan import Question, first_turns
-from ms_eagle.benchmark.staged import STAGES, StagedGraphs
 from ms_eagle.chat.session import generation_options
 from ms_eagle.config.sections import Config
+from ms_eagle.cycle.stages import STAGES, StagedGraphs
 from ms_eagle.engine.engine import Engine
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.system.progress import Progress
@@ -31,9 +31,9 @@ def profile(
         stages, and seconds to read the prompt.
     """
     options = generation_options(config)
-    staged = StagedEngine(pair, config)
+    staged = StagedEngine(pair)
     prompts = [_prompt(pair, config, question) for question in first_turns(questions, count)]
-    usable = [prompt for prompt in prompts if len(prompt) < pair.performance.capacity]
+    usable = [prompt for prompt in prompts if len(prompt) < pair.performance.facts.sizes.capacity]
     staged.run(usable[:1], GenerationOptions(_CYCLES, options.sampling, ignore_eos=True))  # compiles
     cycles: list[dict[str, float]] = []
     whole: list[float] = []
@@ -62,28 +62,24 @@ class StagedEngine:
     """Answers with staged cycles, over the weights and caches of a pair.
 
     Attributes:
-        graphs: the stages; engine: what runs them.
+        graphs: the stages.
     """
 
-    def __init__(self, pair: Pair, config: Config, graphs: StagedGraphs | None = None) -> None:
+    def __init__(self, pair: Pair, graphs: StagedGraphs | None = None) -> None:
         """``graphs``: those of an earlier profile of the pair, which are compiled already."""
-        self._pair, self.graphs = pair, graphs or StagedGraphs(pair.performance)
+        self._pair, self.graphs = pair, graphs or StagedGraphs(pair.performance, "profile")
         known = pair.speculative
-        self.engine = Engine(
-            self.graphs,
-            known.tokenizer,
-            directory=known.directory,
-            dtype=config.model.dtype,
-            load_seconds=known.load_seconds,
-        )
+        self._engine = Engine(self.graphs, known.tokenizer, directory=known.directory)
 
     def run(self, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> list[dict[str, float]]:
         """Answer up to a batch of prompts; seconds by stage of every cycle."""
-        self._pair.script(prompts, options)
-        self.engine.warm_up(options)
-        self.graphs.take()
-        self.engine.generate(prompts, options)
-        return self.graphs.take()
+        requests = self._pair.requests(prompts, options)
+        self._engine.warm_up(options)
+        seconds: list[dict[str, float]] = []
+        self.graphs.follow(lambda cycle: seconds.append(dict(cycle.watch.seconds)))
+        self.graphs.restart()
+        self._engine.run(requests)
+        return seconds
 
 
 def stage_means(cycles: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -99,13 +95,12 @@ def contexts(
     pair: Pair, staged: StagedEngine, config: Config, prompts: Sequence[Sequence[int]], progress: Progress
 ) -> list[dict[str, Any]]:
     """Milliseconds of a cycle after prompts of 64, 128, ... tokens, as far as the capacity goes."""
-    shape = pair.performance.shape
-    new = _CYCLES * (shape.depth + 1)
+    new = _CYCLES * (pair.performance.facts.sizes.depth + 1)
     sampling = generation_options(config).sampling
     options = GenerationOptions(new, sampling, ignore_eos=True)
     text = [token for prompt in prompts for token in prompt]
     lengths = []
-    while (length := _FIRST_CONTEXT << len(lengths)) + new < pair.performance.capacity:
+    while (length := _FIRST_CONTEXT << len(lengths)) + new < pair.performance.facts.sizes.capacity:
         lengths.append(length)
     found = []
     with progress.steps("timing against context length", len(lengths)) as step:

@@ -23,6 +23,7 @@ from ms_eagle.chat.session import generation_options
 from ms_eagle.config.sections import Config
 from ms_eagle.deployment.bundle import WEIGHTS, Bundle
 from ms_eagle.deployment.manifest import FILE as BUNDLE_MANIFEST
+from ms_eagle.drafters.registry import kind_of
 from ms_eagle.errors import UserError
 from ms_eagle.pages import plot as svg_plot
 from ms_eagle.paths import PACKAGE
@@ -176,8 +177,8 @@ def _describe(
         "git": revision(PACKAGE),
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": ms.get_context("device_target"),
-        "kernels": graphs.kernels,
-        "drafter": graphs.drafter,
+        "kernels": graphs.facts.kernels,
+        "drafter": graphs.facts.drafter,
         "tree": {
             "budget": config.tree.budget,
             "depth": config.tree.depth,
@@ -199,10 +200,9 @@ def _weights(job: Job, config: Config, pair: EnginePair, progress: Progress) -> 
         recorded = [record.model_dump() for record in job.deployed.manifest.files]
         return {"model": [record for record in recorded if record["name"] == WEIGHTS], "head": None}
     weights = {"model": weight_hashes(pair.teacher.directory, progress), "head": None}
-    if config.drafter.kind == "eagle3":
-        from ms_eagle.loading import head_directory
-
-        weights["head"] = weight_hashes(head_directory(config, progress), progress)
+    kind = kind_of(config)
+    if kind.locate is not None:
+        weights["head"] = weight_hashes(kind.locate(config, progress), progress)
     return weights
 
 

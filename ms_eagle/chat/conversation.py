@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from ms_eagle.engine.engine import Engine
-from ms_eagle.engine.observer import TurnName
-from ms_eagle.engine.requests import Completion, GenerationOptions
+from ms_eagle.engine.requests import Completion, GenerationOptions, TurnName
 from ms_eagle.text.template import ChatTemplate, Thinking
 
 

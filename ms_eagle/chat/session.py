@@ -8,8 +8,7 @@ from ms_eagle.chat.conversation import Conversation
 from ms_eagle.chat.report import Report
 from ms_eagle.config.sections import Config
 from ms_eagle.engine.engine import Engine
-from ms_eagle.engine.observer import TurnName
-from ms_eagle.engine.requests import Completion, GenerationOptions
+from ms_eagle.engine.requests import Completion, GenerationOptions, TurnName
 from ms_eagle.errors import UserError
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system.progress import Progress
@@ -111,7 +110,7 @@ class Session:
             with _named([opening], 0):
                 self.engine.check_prompt(self._encode(opening), self.options)
         self._compile()
-        size = self.engine.graphs.batch
+        size = self.engine.graphs.facts.sizes.batch
         for first in range(0, len(dialogs), size):
             group = [Running(dialog) for dialog in dialogs[first : first + size]]
             live = report if len(group) == 1 else None

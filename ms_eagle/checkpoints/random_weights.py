@@ -10,8 +10,6 @@ import numpy as np
 from ms_eagle.checkpoints import sources
 from ms_eagle.checkpoints.sources import ModelFiles
 from ms_eagle.config.sections import Config
-from ms_eagle.drafters.eagle3.checkpoint import Head
-from ms_eagle.drafters.scripted import random_head
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model
 from ms_eagle.models.architecture import DecoderConfig
@@ -63,11 +61,6 @@ def random_model(config: Config, layers: int | None, progress: Progress) -> Mode
         described = {**described, "num_hidden_layers": layers}
     decoder = DecoderConfig.from_hf(described)
     return Model(files, RandomCheckpoint(decoder.tensor_shapes()), decoder, load_tokenizer(files.directory))
-
-
-def random_draft_head(config: Config, decoder: DecoderConfig) -> Head | None:
-    """A random head of the teacher's sizes where ``drafter.kind`` asks for one."""
-    return None if config.drafter.kind == "none" else random_head(decoder, config.drafter.taps)
 
 
 def described(layers: int | None, decoder: DecoderConfig) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ms_eagle import __version__
+from ms_eagle.drafters.registry import KINDS
 from ms_eagle.errors import UserError
 from ms_eagle.paths import CONFIGS
 from ms_eagle.system import interrupts, quiet
@@ -28,7 +29,7 @@ exit status:
   130  interrupted with Ctrl-C
 """
 
-DRAFTERS = ("none", "eagle3", "synthetic")  # the values of drafter.kind
+DRAFTERS = tuple(KINDS)  # the values of drafter.kind
 
 DEFAULT_CONFIG, TRAINING_CONFIG = CONFIGS / "smollm2_135m.yaml", CONFIGS / "train" / "smollm2_135m.yaml"
 

@@ -71,6 +71,11 @@ class ModelSection(Section):
         description="Directory for downloaded and converted models. null uses the user's cache directory.",
     )
 
+    @property
+    def cache_path(self) -> Path | None:
+        """``cache_dir`` as a path; None for the user's own."""
+        return None if self.cache_dir is None else Path(self.cache_dir).expanduser()
+
 
 class ExecutionSection(Section):
     """How the model is run."""
@@ -157,8 +162,9 @@ class ExecutionSection(Section):
 class DrafterSection(Section):
     """What proposes tokens ahead of the teacher."""
 
-    kind: Literal["none", "eagle3", "synthetic"] = Field(
+    kind: str = Field(
         "none",
+        min_length=1,
         description="`none` decodes with the teacher alone; `eagle3` drafts with an EAGLE-3 head; `synthetic`"
         " proposes the teacher's own continuation with a chosen probability, for performance work without a"
         " trained head (the teacher runs first, untimed, so every answer is made twice).",

@@ -9,6 +9,7 @@ active  ``[B]`` bool     a sequence that is not active changes the trash slots o
 params  ``[B, 15]``      see ``sampling.params_tensor``
 uniforms ``[B, P]``      the uniform of every absolute position
 state   ``[B, ...]``     the drafter's
+hints                    what ``Drafter.hints`` made; none in plain decoding
 ======= ================ =====================================================================
 
 and return the report ``[B, 2 + T]`` int32 (count, fault, up to T tokens) and the new state.
@@ -17,71 +18,82 @@ and return the report ``[B, 2 + T]`` int32 (count, fault, up to T tokens) and th
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.native_steps import NativeSteps
-from ms_eagle.backends.stock_steps import Rows, StockSteps, Tree
+from ms_eagle.backends.stock_steps import Rows, Tree
+from ms_eagle.backends.stock_steps import StockSteps as Steps
 from ms_eagle.cycle.verifier import Verifier
-from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
+from ms_eagle.drafters.base import Drafter
 from ms_eagle.tree.shape import TreeShape
 
 
-class TeacherCycle(nn.Cell):
-    """The cycle without a drafter: a tree that is only its root, so one token a cycle."""
+class PlainCycle(nn.Cell):
+    """Plain decoding: a tree that is only its root, so one token a cycle."""
 
-    def __init__(self, verifier: Verifier) -> None:
+    def __init__(self, verifier: Verifier, drafter: Drafter) -> None:
+        """``drafter``: takes the token in, to be ready for a larger tree."""
         super().__init__()
-        self.verifier, self.steps = verifier, verifier.teacher.steps
+        self.verifier, self.drafter, self.steps = verifier, drafter, verifier.teacher.steps
 
     def construct(
         self, root: Tensor, n: Tensor, active: Tensor, params: Tensor, uniforms: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Run one cycle; arguments and results are the module's. The state is handed through."""
-        (tokens, *_), (places, slots, seen), paths = lone_root(self.steps, root, n, active)
-        choices, _, fault = self.verifier(tokens, places, slots, seen, paths, params, uniforms)
+        """Run one cycle; arguments and results are the module's."""
+        (tokens, *_), rows, paths = root_alone(self.steps, root, n, active)
+        choices, taps, fault = self.verifier(tokens, *rows, paths, params, uniforms)
         count = active.astype(ms.int32)
+        state = self.drafter.take(taps, choices, n, count, state)
         emitted = self.verifier.choose.remember(choices, count)
         return self.steps.report(count, fault, fault, n, emitted), state
 
 
-class EagleCycle(nn.Cell):
-    """Draft, tensorize, verify, accept, commit, extend (DESIGN.md, "The cycle")."""
+class TreeCycle(nn.Cell):
+    """Draft, tensorize, verify, accept, commit, take."""
 
     def __init__(
-        self,
-        proposer: Eagle3Proposer,
-        verifier: Verifier,
-        reorder: nn.Cell,
-        shape: TreeShape,
-        log_confidence: float,
+        self, drafter: Drafter, verifier: Verifier, reorder: nn.Cell, tier: TreeShape, log_confidence: float
     ) -> None:
+        """Make the cycle of one tree size.
+
+        Args:
+            drafter: for trees of that size.
+            verifier: with the taps the drafter needs.
+            reorder: moves accepted rows of the teacher's cache.
+            tier: the tree.
+            log_confidence: nodes of a lower cumulative log-probability become padding.
+        """
         super().__init__()
-        self.proposer, self.verifier, self.reorder = proposer, verifier, reorder
-        self.steps, self.depth = verifier.teacher.steps, shape.depth
-        self.tensorize = self.steps.tensorizer(shape, log_confidence)
+        self.drafter, self.verifier, self.reorder = drafter, verifier, reorder
+        self.steps = verifier.teacher.steps
+        self.tensorize = self.steps.tensorizer(tier, log_confidence)
 
     def construct(
-        self, root: Tensor, n: Tensor, active: Tensor, params: Tensor, uniforms: Tensor, state: Tensor
+        self,
+        root: Tensor,
+        n: Tensor,
+        active: Tensor,
+        params: Tensor,
+        uniforms: Tensor,
+        state: Tensor,
+        *hints: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Run one cycle; arguments and results are the module's, T is ``D + 1``."""
-        pool, broken = self.proposer.propose(root, n, active, state)
-        tree, (places, slots, seen), paths = self.tensorize(*pool, n, active)
+        pool, broken = self.drafter.propose(root, n, active, state, *hints)
+        tree, rows, paths = self.tensorize(*pool, n, active)
         tokens, parents, depths, _, valid, _, ancestors = tree
-        choices, taps, fault = self.verifier(tokens, places, slots, seen, paths, params, uniforms)
+        choices, taps, fault = self.verifier(tokens, *rows, paths, params, uniforms)
         _, path, _, emitted, count = self.steps.accept_rows(
             tokens, parents, depths, valid, ancestors, choices, active
         )
         self.reorder(path, count, n)
-        state = self.proposer.extend(self.steps.pick(taps, path), emitted, n, count, state)
+        state = self.drafter.take(self.steps.pick(taps, path), emitted, n, count, state)
         emitted = self.verifier.choose.remember(emitted, count)
         return self.steps.report(count, fault, broken, n, emitted), state
 
 
-def lone_root(
-    steps: StockSteps | NativeSteps, root: Tensor, n: Tensor, active: Tensor
-) -> tuple[Tree, Rows, Tensor]:
-    """A tree that is only its root; arguments are the module's, results those of ``steps.Tensorizer``."""
+def root_alone(steps: Steps, root: Tensor, n: Tensor, active: Tensor) -> tuple[Tree, Rows, Tensor]:
+    """A tree that is only its root; arguments are the module's, results those of ``Steps.tensorizer``."""
     batch = root.shape[0]
     tokens, valid = root.reshape(batch, 1), active.reshape(batch, 1)
     zeros, ancestors = ops.zeros((batch, 1), ms.int32), ops.zeros((batch, 1, 1), ms.int32)
     laid, scores = ops.ones((batch, 1), ms.bool_), ops.zeros((batch, 1), ms.float32)
-    places, slots, seen, paths = steps.tree_rows(tokens, zeros, valid, ancestors, n)
-    return (tokens, zeros, zeros, laid, valid, scores, ancestors), (places, slots, seen), paths
+    positions, slots, seen, paths = steps.tree_rows(tokens, zeros, valid, ancestors, n)
+    return (tokens, zeros, zeros, laid, valid, scores, ancestors), (positions, slots, seen), paths

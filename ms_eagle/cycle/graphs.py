@@ -2,108 +2,132 @@
 
 from collections.abc import Callable, Sequence
 
-from mindspore import Tensor, nn, ops
+import numpy as np
+from mindspore import Parameter, Tensor, nn
 
-from ms_eagle.cycle.cycle import EagleCycle, TeacherCycle
-from ms_eagle.cycle.prefill import EaglePrefill, TeacherPrefill
+from ms_eagle.cycle.cycle import PlainCycle, TreeCycle
+from ms_eagle.cycle.prefill import Prefill
+from ms_eagle.cycle.sizes import Facts, Sizes
 from ms_eagle.cycle.verifier import GreedyChoice, SampledChoice, Verifier
-from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
-from ms_eagle.models.commit import FastReorder
+from ms_eagle.drafters.base import Drafter, NoDrafter
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
-from ms_eagle.tree.shape import TreeShape, log_confidence
+from ms_eagle.tree.shape import Tier, log_confidence
 
 
-class TeacherGraphs:
-    """Teacher-only decoding; the protocol is ``engine.Graphs``."""
+class Graphs:
+    """The graphs over one set of caches: one prefill, and a cycle for every tier, greedy and sampled.
 
-    drafter = "none"
-    mode = "performance"
-    observer = None
-    width = 1
+    Attributes:
+        facts: see ``Facts``.
+        teacher, drafter: the Cells that all graphs share; the drafter is that of the first tier.
+    """
 
-    def __init__(self, teacher: Teacher, *, chunk: int, capacity: int, kernels: str) -> None:
+    def __init__(
+        self,
+        teacher: Teacher,
+        drafter: Drafter,
+        sizes: Sizes,
+        *,
+        name: str,
+        kernels: str,
+        dtype: str,
+        confidence: float = 0.0,
+        reorder: Callable[[KVCache], nn.Cell] | None = None,
+        choice: SampledChoice | None = None,
+    ) -> None:
         """Make the Cells; nothing compiles before its first call.
 
         Args:
-            teacher: with caches of at least ``capacity + 2`` slots.
-            chunk: C, prompt tokens a prefill call reads.
-            capacity: most tokens of a sequence.
-            kernels: name of the teacher's attention kernel, for reports.
+            teacher: with taps for the drafter, and a cache of ``sizes.slots``.
+            drafter: with caches of ``sizes.draft_slots``.
+            sizes: B, C, capacity and tiers.
+            name: of the drafter; kernels: of the teacher's attention kernel; dtype: see ``Facts``.
+            confidence: nodes of a lower cumulative probability become padding.
+            reorder: makes the Cell that commits accepted rows, such as a class of ``commit``, for trees.
+            choice: that of other graphs over the same caches, whose record of seen tokens is shared.
         """
-        self.teacher, self.kernels = teacher, kernels
-        self.batch, self.positions = teacher.cache.shape[0], teacher.cache.shape[2]
-        self.chunk, self.capacity, self.vocab_size = chunk, capacity, teacher.vocab_size
-        self._prefill = TeacherPrefill(teacher)
-        self._sampled = SampledChoice(teacher)
-        self._cycles: dict[bool, nn.Cell] = {
-            True: TeacherCycle(Verifier(teacher, GreedyChoice(teacher))),
-            False: TeacherCycle(Verifier(teacher, self._sampled)),
-        }
+        self.teacher, self.drafter = teacher, drafter
+        drafts = any(tier is not None for tier in sizes.tiers)
+        self.facts = Facts(
+            sizes,
+            sizes.positions,
+            teacher.vocab_size,
+            name,
+            kernels,
+            dtype,
+            drafts=drafts,
+            scripted=drafter.scripted,
+        )
+        self._prefill = Prefill(teacher, drafter)
+        self._sampled = choice or SampledChoice(teacher)
+        choices = {False: GreedyChoice(teacher), True: self._sampled}
+        self._verifiers = {sampled: Verifier(teacher, each) for sampled, each in choices.items()}
+        commit = reorder(teacher.cache) if reorder is not None else None
+        threshold = log_confidence(confidence)
+        self._cycles: dict[tuple[Tier, bool], nn.Cell] = {}
+        for tier in sizes.tiers:
+            sized = drafter if tier is None else self._sized(tier)
+            for sampled, verifier in self._verifiers.items():
+                self._cycles[tier, sampled] = (
+                    PlainCycle(verifier, sized)
+                    if tier is None
+                    else TreeCycle(sized, verifier, commit, tier, threshold)
+                )
+
+    def _sized(self, tier: Tier) -> Drafter:
+        """The drafter for a tier's trees."""
+        first = self.drafter
+        if (tier.depth, tier.pool_size) == (first.depth, first.pool):
+            return first
+        return first.resized(tier.depth, tier.branch)
 
     def prefill(self) -> nn.Cell:
         """The Cell that reads a chunk."""
         return self._prefill
 
-    def cycle(self, greedy: bool) -> nn.Cell:
+    def cycle(self, tier: Tier, sampled: bool) -> nn.Cell:
         """The Cell of one cycle: argmax only, or with every sampling option."""
-        return self._cycles[greedy]
+        return self._cycles[tier, sampled]
 
-    def initial_state(self) -> Tensor:
-        """Teacher-only decoding carries nothing from call to call."""
-        return ops.zeros((self.batch, 1))
+    def verifier(self, sampled: bool) -> Verifier:
+        """The teacher's forward and choice that all tiers share."""
+        return self._verifiers[sampled]
+
+    def empty(self) -> Tensor:
+        """The drafter's state before any token."""
+        return self.drafter.empty(self.facts.sizes.batch)
+
+    def hints(
+        self, tier: Tier, sequences: Sequence[Sequence[int]], scripts: Sequence[Sequence[int]]
+    ) -> tuple[np.ndarray, ...]:
+        """See ``Drafter.hints``; none for plain decoding."""
+        return () if tier is None else self._cycles[tier, False].drafter.hints(sequences, scripts)
+
+    @property
+    def seen(self) -> Parameter:
+        """Which tokens each sequence has, for the repetition penalty: bool ``[B, V]``."""
+        return self._sampled.seen
 
     def clear(self) -> None:
-        """Empty the caches."""
-        self.teacher.cache.clear()
+        """Empty all caches."""
+        for cache in (self.teacher.cache, *self.drafter.caches()):
+            cache.clear()
 
-    def start_request(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Let the repetition penalty know the prompts."""
+    def see(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Let the repetition penalty know which tokens each of B sequences has."""
         self._sampled.see_only(sequences)
 
-
-class EagleGraphs(TeacherGraphs):
-    """Speculative decoding with an EAGLE-3 drafter."""
-
-    def __init__(
-        self,
-        teacher: Teacher,
-        proposer: Eagle3Proposer,
-        shape: TreeShape,
-        *,
-        drafter: str,
-        chunk: int,
-        capacity: int,
-        kernels: str,
-        confidence: float = 0.0,
-        reorder: Callable[[KVCache], nn.Cell] = FastReorder,
-    ) -> None:
-        """Make the Cells.
-
-        Args:
-            teacher: with taps for the drafter, and caches of at least ``capacity + N + 1`` slots.
-            proposer: around a drafter with caches of at least ``capacity + (D-1) k + 1`` slots.
-            shape: of the draft tree.
-            drafter: its name, for reports.
-            chunk, capacity, kernels: as for ``TeacherGraphs``.
-            confidence: nodes of a lower cumulative probability become padding.
-            reorder: makes the Cell that commits accepted rows, such as a class of ``commit``.
-        """
-        super().__init__(teacher, chunk=chunk, capacity=capacity, kernels=kernels)
-        self.drafter, self.width, self.proposer, self.shape = drafter, shape.depth + 1, proposer, shape
-        shape.check_vocabulary(proposer.drafter.draft_vocab_size)
-        self._prefill = EaglePrefill(teacher, proposer)
-        commit, threshold = reorder(teacher.cache), log_confidence(confidence)
-        self._cycles = {
-            greedy: EagleCycle(proposer, Verifier(teacher, choose), commit, shape, threshold)
-            for greedy, choose in ((True, GreedyChoice(teacher)), (False, self._sampled))
-        }
-
-    def initial_state(self) -> Tensor:
-        """No feature yet: zeros ``[B, E]``."""
-        return ops.zeros((self.batch, self.proposer.drafter.hidden_size), self.proposer.drafter.dtype)
-
-    def clear(self) -> None:
-        """Empty the teacher's and the drafter's cache."""
-        super().clear()
-        self.proposer.drafter.cache.clear()
+    def alone(self) -> "Graphs":
+        """Graphs of the teacher alone over the same caches."""
+        sizes = Sizes(self.facts.sizes.batch, self.facts.sizes.chunk, self.facts.sizes.capacity)
+        facts = self.facts
+        return Graphs(
+            self.teacher,
+            NoDrafter(),
+            sizes,
+            name="none",
+            kernels=facts.kernels,
+            dtype=facts.dtype,
+            choice=self._sampled,
+        )

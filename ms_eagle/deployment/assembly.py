@@ -1,25 +1,21 @@
 """The Cells that an export compiles: the teacher alone, and cycles with the drafter for every tree shape."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mindspore as ms
 from mindspore import Parameter, nn
 
-from ms_eagle.assembly import make_graphs, teacher_slots, tree_shape
+from ms_eagle import loading
 from ms_eagle.backends import choosing as device
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
-from ms_eagle.checkpoints.random_weights import random_draft_head, random_model
+from ms_eagle.backends.stock import StockBackend as Backend
+from ms_eagle.checkpoints.random_weights import random_model
 from ms_eagle.config.sections import Config
-from ms_eagle.cycle.graphs import EagleGraphs, TeacherGraphs
-from ms_eagle.cycle.verifier import SampledChoice
+from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.deployment.graphs import SEEN
-from ms_eagle.drafters.eagle3.checkpoint import Head
-from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
+from ms_eagle.drafters.registry import kind_of
 from ms_eagle.errors import UserError
-from ms_eagle.loading import Model, find_head, load_teacher, open_model, reorder
-from ms_eagle.models.kv_cache import KVCache
+from ms_eagle.loading import Model
 from ms_eagle.system import settings as context
 from ms_eagle.system.progress import Progress
 from ms_eagle.tree.shape import TreeShape
@@ -39,23 +35,30 @@ class Parts:
     Attributes:
         model: the teacher's files.
         alone: the teacher without a drafter.
-        drafting: graphs by tree shape, the configured one first; all share teacher and drafter.
-        drafter_slots: S_d, or None.
+        drafting: with the drafter, a tier for every tree; None without one. It shares the teacher's caches.
         backend: what they are made of.
     """
 
     model: Model
-    alone: TeacherGraphs
-    drafting: dict[TreeShape, EagleGraphs]
-    drafter_slots: int | None
-    backend: StockBackend | NativeBackend
+    alone: Graphs
+    drafting: Graphs | None
+    backend: Backend
+
+    @property
+    def graphs(self) -> Graphs:
+        """Those with most in them."""
+        return self.drafting or self.alone
 
     def cells(self) -> list[nn.Cell]:
         """Every compiled Cell."""
         return [
             cell
-            for graphs in (self.alone, *self.drafting.values())
-            for cell in (graphs.prefill(), graphs.cycle(True), graphs.cycle(False))
+            for graphs in (self.alone, self.drafting)
+            if graphs is not None
+            for cell in (
+                graphs.prefill(),
+                *(graphs.cycle(tier, s) for tier in graphs.facts.sizes.tiers for s in (False, True)),
+            )
         ]
 
 
@@ -78,34 +81,28 @@ def load_parts(
     Raises:
         UserError: see ``loading.load_engine``.
     """
-    configs = [config, *(_with_tree(config, tree) for tree in trees)]
-    for each in configs:
-        tree_shape(each)
+    loading.check_tree(config)
     if randomly is None:
-        model = open_model(config, progress)
-        head = find_head(config, model.decoder, progress)
+        model = loading.open_model(config, progress)
+        drafter = loading.open_drafter(config, model.decoder, progress)
     else:
         model = random_model(config, randomly.layers, progress)
-        head = random_draft_head(config, model.decoder)
-    if head is None and trees:
+        kind = kind_of(config)
+        drafter = None if kind.random is None else kind.random(config, model.decoder)
+    if drafter is None and trees:
         raise UserError("--tree: drafter.kind is none, so no tree is drafted; expected a configured head")
-    shapes = [] if head is None else [tree_shape(each, head) for each in configs]
-    backend = start_backend(config, target, max((shape.depth for shape in shapes), default=1), progress)
-    teacher = load_teacher(
-        model,
-        backend,
-        progress,
-        batch=config.execution.batch_size,
-        slots=max(teacher_slots(each, head) for each in configs),
-        taps=() if head is None else head.config.taps,
+    if drafter is not None:
+        for each in (config, *(_with_tree(config, tree) for tree in trees)):
+            loading.checked(each, drafter)
+    sizes = loading.sizes_of(config, drafter, trees)
+    backend = start_backend(config, target, max(1, sizes.depth), progress)
+    taps = () if drafter is None else drafter.needs.taps
+    teacher = loading.load_teacher(model, backend, progress, sizes=sizes, taps=taps)
+    commit = loading.reorder(config, backend)
+    graphs = loading.make_graphs(
+        config, teacher, drafter, backend, sizes, kernels=backend.name, reorder=commit
     )
-    alone = TeacherGraphs(
-        teacher, chunk=config.execution.prefill_chunk, capacity=config.model.max_length, kernels=backend.name
-    )
-    commit = reorder(config, backend)
-    drafting = _drafting(configs, shapes, teacher, head, backend, commit)
-    slots = next((graphs.proposer.drafter.cache.shape[2] for graphs in drafting.values()), None)
-    return Parts(model, alone, drafting, slots, backend)
+    return Parts(model, graphs.alone(), None if drafter is None else graphs, backend)
 
 
 def check(config: Config, target: str) -> None:
@@ -120,10 +117,9 @@ def check(config: Config, target: str) -> None:
         )
     if config.execution.trace is not None:
         raise UserError("execution.trace is set; a bundle writes no trace: leave it out")
-    if config.drafter.kind == "synthetic":
-        raise UserError(
-            "drafter.kind is synthetic, a measurement that needs the model code; expected eagle3 or none"
-        )
+    kind = kind_of(config)
+    if kind.undeployable is not None:
+        raise UserError(f"drafter.kind is {kind.name}, {kind.undeployable}; expected eagle3 or none")
     if config.execution.commit == "clone":
         raise UserError(
             "execution.commit is clone, a baseline for measurements; expected fast, full or length"
@@ -142,13 +138,11 @@ def check(config: Config, target: str) -> None:
         )
 
 
-def start_backend(
-    config: Config, target: str, strays: int, progress: Progress
-) -> StockBackend | NativeBackend:
+def start_backend(config: Config, target: str, strays: int, progress: Progress) -> Backend:
     """Start MindSpore on this host and make the backend of the target; an Ascend graph needs no NPU here."""
     context.start("CPU", config.execution.threads)
     if target == "ascend":
-        return StockBackend("fused", device.DTYPES[config.model.dtype])
+        return Backend("fused", device.DTYPES[config.model.dtype])
     return device.backend(
         config.execution.kernels,
         "CPU",
@@ -160,67 +154,21 @@ def start_backend(
 
 
 def parameter_names(parts: Parts) -> dict[int, str]:
-    """What the bundle calls each Parameter, by its ``id``: one name for one piece of memory.
-
-    The choices of all cycles remember the same tokens, so their Parameters become one.
-    """
-    names: dict[int, str] = {}
-    cells = {"teacher": parts.alone.teacher}
-    for graphs in parts.drafting.values():  # they share it
-        cells["drafter"] = graphs.proposer.drafter
-    for part, cell in cells.items():
+    """What the bundle calls each Parameter, by its ``id``: one name for one piece of memory."""
+    names: dict[int, str] = {id(parts.graphs.seen): SEEN}
+    for part, cell in (("teacher", parts.graphs.teacher), ("drafter", parts.graphs.drafter)):
         for name, parameter in cell.parameters_and_names():
             names.setdefault(id(parameter), f"{part}.{name}")
     for cell in parts.cells():
-        for _, inner in cell.cells_and_names():
-            if isinstance(inner, SampledChoice):
-                names[id(inner.seen)] = SEEN
         for name, parameter in cell.parameters_and_names():
             names.setdefault(id(parameter), f"cycle.{name}")
     return names
 
 
 def state_parameters(parts: Parts) -> list[Parameter]:
-    """What the graphs write to: caches and, once, the tokens seen."""
-    found: dict[int, Parameter] = {}
-    for cell in parts.cells():
-        for _, inner in cell.cells_and_names():
-            if isinstance(inner, KVCache):
-                found |= {id(each): each for each in (*inner.keys, *inner.values)}
-    found[0] = parts.alone._sampled.seen
-    return list(found.values())
-
-
-def _drafting(
-    configs: Sequence[Config],
-    shapes: Sequence[TreeShape],
-    teacher: nn.Cell,
-    head: Head | None,
-    backend: StockBackend | NativeBackend,
-    commit: Callable[[KVCache], nn.Cell],
-) -> dict[TreeShape, EagleGraphs]:
-    """Graphs for every shape around one drafter, which has the slots of the shape that needs most."""
-    if head is None:
-        return {}
-    widest = max(range(len(shapes)), key=lambda i: (shapes[i].depth - 1) * shapes[i].branch)
-    first = make_graphs(configs[widest], teacher, head, backend, backend.name, commit)
-    drafter = first.proposer.drafter
-    return {
-        shape: first
-        if shape == shapes[widest]
-        else EagleGraphs(
-            teacher,
-            Eagle3Proposer(drafter, shape),
-            shape,
-            drafter=first.drafter,
-            chunk=first.chunk,
-            capacity=first.capacity,
-            kernels=backend.name,
-            confidence=each.tree.confidence,
-            reorder=commit,
-        )
-        for shape, each in zip(shapes, configs, strict=True)
-    }
+    """What the graphs write to: caches and the tokens seen."""
+    caches = (parts.graphs.teacher.cache, *parts.graphs.drafter.caches())
+    return [*(buffer for cache in caches for buffer in (*cache.keys, *cache.values)), parts.graphs.seen]
 
 
 def _with_tree(config: Config, shape: TreeShape) -> Config:

@@ -16,7 +16,7 @@ from ms_eagle import __version__
 from ms_eagle.checkpoints import safetensors_file
 from ms_eagle.checkpoints.random_weights import described
 from ms_eagle.config.sections import Config
-from ms_eagle.cycle.graphs import TeacherGraphs
+from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.deployment.assembly import (
     Parts,
     Randomly,
@@ -44,7 +44,7 @@ from ms_eagle.sampling.options import PARAMS
 from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import load_template
-from ms_eagle.tree.shape import TreeShape
+from ms_eagle.tree.shape import Tier, TreeShape
 
 _STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "bool": "BOOL"}
 _TOKENIZER_FILES = (
@@ -111,24 +111,28 @@ def _write(
         for source in source_files():
             shutil.copyfile(source, directory / KERNELS / source.name)
     found = sorted(path for path in directory.rglob("*") if path.is_file())
-    alone = parts.alone
+    facts, drafter = parts.graphs.facts, parts.graphs.drafter
     return Manifest(
         schema_version=SCHEMA,
         target=target,
         model=config.model.source,
+        drafter=facts.drafter,
         head=(config.drafter.source or "random") if parts.drafting else None,
         random=random,
         versions={"mindspore": metadata.version("mindspore"), "ms_eagle": __version__},
         kernels=parts.backend.name,
         dtype=number_type(parts.backend.dtype),
-        batch=alone.batch,
-        chunk=alone.chunk,
-        capacity=alone.capacity,
-        positions=alone.positions,
-        vocab_size=alone.vocab_size,
+        batch=facts.sizes.batch,
+        chunk=facts.sizes.chunk,
+        capacity=facts.sizes.capacity,
+        positions=facts.positions,
+        vocab_size=facts.vocab_size,
         layers=parts.model.decoder.num_layers,
-        slots=Slots(teacher=alone.teacher.cache.shape[2], drafter=parts.drafter_slots),
-        trees=[_tree(shape) for shape in parts.drafting],
+        slots=Slots(
+            teacher=parts.graphs.teacher.cache.shape[2],
+            drafter=next((cache.shape[2] for cache in drafter.caches()), None),
+        ),
+        trees=[_tree(tier) for tier in facts.sizes.tiers if tier is not None],
         graphs=graphs,
         states=[_tensor(names[id(state)], state) for state in states],
         files=[describe_file(directory, path.relative_to(directory).as_posix()) for path in found],
@@ -144,7 +148,7 @@ def _write_graphs(
     with progress.steps("exporting", len(jobs)) as step:
         for name, graphs, shape, sampled in jobs:
             step.describe(f"exporting {name}")
-            cell = graphs.prefill() if sampled is None else graphs.cycle(not sampled)
+            cell = graphs.prefill() if sampled is None else graphs.cycle(shape, sampled)
             inputs = prefill_inputs(graphs) if sampled is None else cycle_inputs(graphs)
             own = {each.name: names[id(each)] for each in cell.get_parameters()}
             graph = export_graph(cell, tuple(inputs.values()))
@@ -166,23 +170,19 @@ def _write_graphs(
     return records, {name: each for name, each in used.items() if name in kept}
 
 
-def _jobs(parts: Parts) -> list[tuple[str, TeacherGraphs, TreeShape | None, bool | None]]:
-    """Name, graphs, tree and kind (None for a prefill) of everything to export."""
-    prefills = [("prefill-teacher", parts.alone, None, None)]
-    prefills += [("prefill-drafter", graphs, shape, None) for shape, graphs in parts.drafting.items()][:1]
-    return [
-        *prefills,
-        *(
-            (
-                f"cycle-{'teacher' if shape is None else _tree(shape)}-{'sampled' if sampled else 'greedy'}",
-                graphs,
-                shape,
-                sampled,
-            )
-            for shape, graphs in ((None, parts.alone), *parts.drafting.items())
-            for sampled in (False, True)
-        ),
-    ]
+def _jobs(parts: Parts) -> list[tuple[str, Graphs, Tier, bool | None]]:
+    """Name, graphs, tier and kind (None for a prefill) of everything to export."""
+    jobs: list[tuple[str, Graphs, Tier, bool | None]] = [("prefill-teacher", parts.alone, None, None)]
+    if parts.drafting is not None:
+        jobs.append(("prefill-drafter", parts.drafting, parts.drafting.facts.sizes.tiers[0], None))
+    for graphs in (parts.alone, parts.drafting):
+        for tier in graphs.facts.sizes.tiers if graphs is not None else ():
+            name = "teacher" if tier is None else _tree(tier)
+            jobs += [
+                (f"cycle-{name}-{'sampled' if sampled else 'greedy'}", graphs, tier, sampled)
+                for sampled in (False, True)
+            ]
+    return jobs
 
 
 def export_graph(cell: nn.Cell, inputs: Sequence[Tensor]) -> MindIR:
@@ -199,23 +199,24 @@ def export_graph(cell: nn.Cell, inputs: Sequence[Tensor]) -> MindIR:
     return MindIR(kept[0], type(cell).__name__)
 
 
-def prefill_inputs(graphs: TeacherGraphs) -> dict[str, Tensor]:
-    """Example inputs of a prefill by name, see ``prefill.TeacherPrefill``."""
-    count = Tensor(np.zeros(graphs.batch, np.int32))
-    window = Tensor(np.zeros((graphs.batch, graphs.chunk + 1), np.int32))
-    return {"window": window, "start": count, "count": count, "state": graphs.initial_state()}
+def prefill_inputs(graphs: Graphs) -> dict[str, Tensor]:
+    """Example inputs of a prefill by name, see ``prefill.Prefill``."""
+    sizes = graphs.facts.sizes
+    count = Tensor(np.zeros(sizes.batch, np.int32))
+    window = Tensor(np.zeros((sizes.batch, sizes.chunk + 1), np.int32))
+    return {"window": window, "start": count, "count": count, "state": graphs.empty()}
 
 
-def cycle_inputs(graphs: TeacherGraphs) -> dict[str, Tensor]:
+def cycle_inputs(graphs: Graphs) -> dict[str, Tensor]:
     """Example inputs of a cycle by name, see ``cycle``."""
-    batch = graphs.batch
+    batch = graphs.facts.sizes.batch
     return {
         "root": Tensor(np.zeros(batch, np.int32)),
         "n": Tensor(np.zeros(batch, np.int32)),
         "active": Tensor(np.zeros(batch, bool)),
         "params": Tensor(np.zeros((batch, len(PARAMS)), np.float32)),
-        "uniforms": Tensor(np.zeros((batch, graphs.positions), np.float32)),
-        "state": graphs.initial_state(),
+        "uniforms": Tensor(np.zeros((batch, graphs.facts.positions), np.float32)),
+        "state": graphs.empty(),
     }
 
 

@@ -8,11 +8,13 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
+from ms_eagle.cycle.sizes import Facts, Sizes
 from ms_eagle.deployment.bundle import Bundle
 from ms_eagle.deployment.manifest import GraphRecord, TreeRecord
 from ms_eagle.deployment.memory import Memory, zeros
 from ms_eagle.deployment.mindir import MindIR, bind, code_in
 from ms_eagle.errors import UserError
+from ms_eagle.tree.shape import Tier, TreeShape
 
 SEEN = "seen"
 """The state that remembers, for the repetition penalty, which tokens a sequence has: bool ``[B, V]``."""
@@ -78,36 +80,42 @@ def refuse_code(graph: MindIR, *, native: bool) -> None:
 
 
 class DeployedGraphs:
-    """Graphs of a bundle; the protocol is ``engine.Graphs``.
-
-    Attributes:
-        width: most tokens of a cycle.
-    """
-
-    mode = "performance"
-    observer = None
+    """Graphs of a bundle; the protocol is ``engine.graphs.Graphs``."""
 
     def __init__(self, loader: Loader, tree: TreeRecord | None) -> None:
         """``tree``: whose cycles to run; None decodes with the teacher alone."""
         manifest = loader.bundle.manifest
         self._loader, self._tree, self._manifest = loader, tree, manifest
-        self.batch, self.chunk, self.capacity = manifest.batch, manifest.chunk, manifest.capacity
-        self.positions, self.vocab_size = manifest.positions, manifest.vocab_size
-        self.drafter = "none" if tree is None else "eagle3"
-        self.kernels, self.width = manifest.kernels, 1 if tree is None else tree.depth + 1
+        tier = None if tree is None else TreeShape(tree.budget, tree.depth, tree.branch)
+        self.facts = Facts(
+            Sizes(manifest.batch, manifest.chunk, manifest.capacity, (tier,)),
+            manifest.positions,
+            manifest.vocab_size,
+            "none" if tree is None else manifest.drafter,
+            manifest.kernels,
+            manifest.dtype,
+            drafts=tree is not None,
+        )
 
     def prefill(self) -> nn.Cell:
         """The Cell that reads a chunk."""
+        self._loader.check_shared()
         return self._loader.cell(self._manifest.graph(tree=self._tree, sampled=None))
 
-    def cycle(self, greedy: bool) -> nn.Cell:
+    def cycle(self, tier: Tier, sampled: bool) -> nn.Cell:
         """The Cell of one cycle: argmax only, or with every sampling option."""
-        return self._loader.cell(self._manifest.graph(tree=self._tree, sampled=not greedy))
+        self._loader.check_shared()
+        return self._loader.cell(self._manifest.graph(tree=self._tree, sampled=sampled))
 
-    def initial_state(self) -> Tensor:
+    def empty(self) -> Tensor:
         """Zeros: the drafter has seen nothing yet."""
-        inputs = self._manifest.graph(tree=self._tree, sampled=None).inputs
-        return zeros(inputs[len(inputs) - 1])
+        return zeros(self._manifest.graph(tree=self._tree, sampled=None).inputs[-1])
+
+    def hints(
+        self, tier: Tier, sequences: Sequence[Sequence[int]], scripts: Sequence[Sequence[int]]
+    ) -> tuple[np.ndarray, ...]:
+        """None: a drafter that wants them is in no bundle."""
+        return ()
 
     def clear(self) -> None:
         """Empty all caches."""
@@ -115,10 +123,13 @@ class DeployedGraphs:
             if state.name != SEEN:
                 self._loader.memory.replace(state.name, zeros(state))
 
-    def start_request(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Let the repetition penalty know the prompts."""
-        self._loader.check_shared()
-        seen = np.zeros((self.batch, self.vocab_size), bool)
+    def see(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Let the repetition penalty know which tokens each sequence has."""
+        seen = np.zeros((self._manifest.batch, self._manifest.vocab_size), bool)
         for row, sequence in enumerate(sequences):
             seen[row, list(sequence)] = True
         self._loader.memory.replace(SEEN, Tensor(seen))
+
+    def alone(self) -> "DeployedGraphs":
+        """Graphs of the teacher alone over the same caches."""
+        return DeployedGraphs(self._loader, None)

@@ -53,7 +53,6 @@ class Deployment:
             DeployedGraphs(self.loader, shape),
             self.tokenizer,
             directory=self.bundle.path(TOKENIZER),
-            dtype=self.bundle.manifest.dtype,
             load_seconds=self.load_seconds,
         )
 

@@ -9,7 +9,7 @@ from ms_eagle.errors import UserError
 from ms_eagle.system import json_file
 
 FILE = "manifest.json"
-SCHEMA = 1
+SCHEMA = 2
 """Version of the bundle format; a reader takes exactly its own."""
 
 Count = Annotated[int, Field(ge=1)]
@@ -90,10 +90,11 @@ class Manifest(Record):
     Attributes:
         schema_version: ``SCHEMA`` of the writer.
         target: the device that the graphs are for.
+        drafter: its kind.
         model, head: where they came from, as the configuration named them.
         random: why the weights are no real ones; None for real ones.
         versions: of MindSpore and this package, when it was made.
-        kernels, dtype, batch, chunk, capacity, positions, vocab_size: as in ``engine.Graphs``.
+        kernels, dtype, batch, chunk, capacity, positions, vocab_size: as in ``cycle.sizes.Facts``.
         layers: of the teacher.
         trees: the shapes that there are cycles for, the configured one first.
         states: what the graphs write to, zeros at the start; ``seen`` is for the repetition penalty.
@@ -103,6 +104,7 @@ class Manifest(Record):
     schema_version: int
     target: Literal["cpu", "ascend"]
     model: str
+    drafter: str
     head: str | None
     random: str | None
     versions: dict[str, str]

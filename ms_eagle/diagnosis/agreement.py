@@ -11,15 +11,17 @@ from dataclasses import dataclass
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
 from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
+from ms_eagle.drafters.eagle3.blueprint import build_head
 from ms_eagle.drafters.eagle3.checkpoint import Head
-from ms_eagle.drafters.eagle3.head import Drafter, Fuse
+from ms_eagle.drafters.eagle3.head import DraftHead, Fuse
 from ms_eagle.errors import UserError
+from ms_eagle.models.reading import Reader
 from ms_eagle.models.teacher import Teacher
-from ms_eagle.sampling.choice import any_not_finite, choose_greedy
+from ms_eagle.sampling.choice import choose_greedy
 from ms_eagle.tree.growth import top_children
 
 _CONTEXT = 8  # tokens: a starting position whose last ones occurred before adds nothing new
@@ -80,25 +82,23 @@ class Passage:
         return repeated
 
 
-class _Reading(nn.Cell):
-    """A chunk of a passage through the teacher."""
+class _ChoicesAndTaps(nn.Cell):
+    """As a ``Reading`` hands over: choices ``[B, T]``, float32 taps, and whether logits are finite."""
 
     def __init__(self, teacher: Teacher) -> None:
         super().__init__()
         self.teacher = teacher
 
-    def construct(self, tokens: Tensor, start: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``[1, C], [1], [1] ->`` choices ``[1, C]``, taps ``[1, C, F]`` float32, not finite ``[1]``."""
-        hidden, taps = self.teacher(tokens, *self.teacher.steps.chunk_rows(tokens, start, count))
+    def construct(self, hidden: Tensor, taps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits = self.teacher.logits(hidden)
-        return choose_greedy(logits), taps.astype(ms.float32), any_not_finite(logits)
+        return choose_greedy(logits), taps.astype(ms.float32), ops.isfinite(logits).all(-1)
 
 
 class TeacherReader:
     """Reads passages with a teacher of batch 1 that taps the blocks of interest."""
 
     def __init__(self, teacher: Teacher, chunk: int) -> None:
-        self._teacher, self._chunk, self._reading = teacher, chunk, _Reading(teacher)
+        self._taps, self._reader = sorted(teacher.taps), Reader(teacher, _ChoicesAndTaps(teacher), chunk)
 
     def read(self, tokens: Sequence[int], first: int) -> Passage:
         """Read a passage of at least two tokens; ``first`` as in `Passage`.
@@ -106,27 +106,15 @@ class TeacherReader:
         Raises:
             UserError: the teacher's logits are not finite.
         """
-        choices, taps = [], []
-        for start in range(0, len(tokens), self._chunk):
-            part = tokens[start : start + self._chunk]
-            window = np.zeros((1, self._chunk), np.int32)
-            window[0, : len(part)] = part
-            numbers = (Tensor(np.array([number], np.int32)) for number in (start, len(part)))
-            chosen, tapped, broken = self._reading(Tensor(window), *numbers)
-            if broken.asnumpy().any():
-                raise UserError(
-                    "the model's logits are not finite (NaN or infinity): use another model.dtype, or check "
-                    "its weights."
-                )
-            choices.append(chosen.asnumpy()[0, : len(part)])
-            taps.append(tapped.asnumpy()[0, : len(part)])
-        blocks = np.split(np.concatenate(taps), len(self._teacher.taps), axis=1)
-        return Passage(
-            np.array(tokens, np.int32),
-            np.concatenate(choices),
-            dict(zip(sorted(self._teacher.taps), blocks, strict=True)),
-            first,
-        )
+        columns = zip(*(piece.values for piece in self._reader.pieces([(0, tokens)])), strict=True)
+        choices, taps, finite = (np.concatenate(column) for column in columns)
+        if not finite.all():
+            raise UserError(
+                "the model's logits are not finite (NaN or infinity): use another model.dtype, or check "
+                "its weights."
+            )
+        blocks = np.split(taps, len(self._taps), axis=1)
+        return Passage(np.array(tokens, np.int32), choices, dict(zip(self._taps, blocks, strict=True)), first)
 
 
 @dataclass(frozen=True)
@@ -158,14 +146,14 @@ class Agreement:
 class _Rows(nn.Cell):
     """Rows through the drafter: the best children of each, and its next feature."""
 
-    def __init__(self, drafter: Drafter, branch: int) -> None:
+    def __init__(self, drafter: DraftHead, branch: int) -> None:
         super().__init__()
         self.drafter, self.branch = drafter, branch
 
     def construct(
         self, features: Tensor, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Arguments as for ``Drafter`` with B = 1; draft ids and log-probabilities ``[N, k]``, features."""
+        """Arguments as for ``DraftHead`` with B = 1; draft ids and log-probabilities ``[N, k]``, features."""
         hidden = self.drafter(tokens, features, positions, slots, mask)
         logits = self.drafter.logits(hidden)
         ids, log_probs = top_children(logits.reshape(logits.shape[1], logits.shape[2]), self.branch)
@@ -206,15 +194,7 @@ class HeadMeter:
             depth, branch: D and k, how far and how wide to measure.
         """
         self._rows, self._depth = rows, depth
-        drafter = Drafter(
-            head,
-            teacher.vocabulary,
-            teacher.head,
-            backend,
-            batch=1,
-            slots=depth * rows + 1,
-            positions=rows + depth,
-        )
+        drafter = build_head(head, teacher, backend, slots=depth * rows + 1, positions=rows + depth)
         self._features, self._step = _Features(drafter.fuse, backend.dtype), _Rows(drafter, branch)
 
     def measure(self, passages: Sequence[Passage], taps: Sequence[int], target_ids: np.ndarray) -> Agreement:

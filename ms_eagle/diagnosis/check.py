@@ -10,11 +10,14 @@ from ms_eagle import loading
 from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
 from ms_eagle.config.sections import Config
-from ms_eagle.cycle.graphs import TeacherGraphs
+from ms_eagle.cycle.graphs import Graphs
+from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.diagnosis.agreement import Agreement, HeadMeter, Passage, TeacherReader
 from ms_eagle.diagnosis.report import HeadReport
 from ms_eagle.diagnosis.suspects import Reading, as_it_is, suspects
 from ms_eagle.diagnosis.verdict import Suspect, judge, looks_low
+from ms_eagle.drafters.base import NoDrafter
+from ms_eagle.drafters.eagle3 import blueprint
 from ms_eagle.drafters.eagle3 import taps as head_taps
 from ms_eagle.drafters.eagle3.checkpoint import Head, load_head
 from ms_eagle.engine.engine import Engine
@@ -58,7 +61,7 @@ def check_head(
         )
     shape = TreeShape(config.tree.budget, config.tree.depth, config.tree.branch)
     model = loading.open_model(config, progress)
-    directory = loading.head_directory(config, progress)
+    directory = blueprint.locate(config, progress)
     asked = config.drafter
     head = load_head(directory, teacher=model.decoder, taps=asked.taps, rope_theta=asked.rope_theta)
     shape.check_vocabulary(head.config.draft_vocab_size)
@@ -69,8 +72,7 @@ def check_head(
         model,
         backend,
         progress,
-        batch=1,
-        slots=capacity + 2,
+        sizes=Sizes(1, config.execution.prefill_chunk, capacity),
         taps=tuple(sorted({tap for reading in (plain, *others) for tap in reading.taps})),
     )
     passages = Passages(config, model, teacher, backend.name, capacity, progress).read(text)
@@ -133,19 +135,10 @@ class Passages:
 
     def _answers(self) -> list[Passage]:
         options = GenerationOptions(_ANSWER)
-        graphs = TeacherGraphs(
-            self._teacher,
-            chunk=self._config.execution.prefill_chunk,
-            capacity=self._capacity,
-            kernels=self._kernels,
-        )
-        engine = Engine(
-            graphs,
-            self._model.tokenizer,
-            directory=self._model.files.directory,
-            dtype=self._config.model.dtype,
-            load_seconds=0.0,
-        )
+        sizes = Sizes(1, self._config.execution.prefill_chunk, self._capacity)
+        names = {"name": "none", "kernels": self._kernels, "dtype": self._config.model.dtype}
+        graphs = Graphs(self._teacher, NoDrafter(), sizes, **names)
+        engine = Engine(graphs, self._model.tokenizer, directory=self._model.files.directory)
         passages = []
         with self._progress.steps("letting the teacher answer", len(PROMPTS)) as step:
             for prompt in PROMPTS:

@@ -6,69 +6,22 @@ marked ``synthetic``: acceptance measured with it says nothing about any head.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, ops
+from mindspore import Tensor, nn, ops
 
-from ms_eagle.cycle.graphs import EagleGraphs, TeacherGraphs
-from ms_eagle.drafters.eagle3 import taps as head_taps
-from ms_eagle.drafters.eagle3.checkpoint import Head
-from ms_eagle.drafters.eagle3.config import HeadConfig
-from ms_eagle.drafters.eagle3.head import Drafter
-from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
-from ms_eagle.engine.engine import Engine, OnText, OnTokens
-from ms_eagle.engine.requests import Completion, GenerationOptions
-from ms_eagle.errors import UserError
+from ms_eagle.backends.stock import StockBackend as Backend
+from ms_eagle.config.sections import Config
+from ms_eagle.drafters.base import Needs
+from ms_eagle.drafters.eagle3 import blueprint
+from ms_eagle.drafters.eagle3.drafter import Eagle3Drafter
+from ms_eagle.drafters.eagle3.head import DraftHead
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.teacher import Teacher
 from ms_eagle.tree.shape import TreeShape
 
-_DRAFT_VOCABULARY = 8192
 _FIRST = 0.99  # probability that a first child claims, right or wrong
-_SEED = 20260  # of the coins and the random head: a run can be repeated
-
-
-def random_head(decoder: DecoderConfig, taps: Sequence[int] | None) -> Head:
-    """A one-layer head of the teacher's own sizes with random weights and a vocabulary of up to 8192.
-
-    Raises:
-        UserError: the teacher has too few layers for the default taps and none are given, or those that
-            are given are out of range or repeated.
-    """
-    if taps is None and decoder.default_taps is None:
-        raise UserError(
-            f"drafter.taps: the teacher has {decoder.num_layers} layers, too few for the default taps; name "
-            "blocks below that number, such as drafter.taps=[0,1]."
-        )
-    asked = decoder.default_taps if taps is None else taps
-    chosen, _ = head_taps.as_asked(asked, len(asked), decoder.num_layers)
-    vocabulary = min(_DRAFT_VOCABULARY, decoder.vocab_size)
-    config = HeadConfig(
-        format="random",
-        hidden_size=decoder.hidden_size,
-        target_hidden_size=decoder.hidden_size,
-        intermediate_size=decoder.intermediate_size,
-        num_heads=decoder.num_heads,
-        num_kv_heads=decoder.num_kv_heads,
-        head_dim=decoder.head_dim,
-        num_layers=1,
-        vocab_size=decoder.vocab_size,
-        draft_vocab_size=vocabulary,
-        rms_norm_eps=decoder.rms_norm_eps,
-        rope=decoder.rope,
-        taps=chosen,
-        notes=("a head of random weights",),
-    )
-    rng = np.random.default_rng(_SEED)
-    tensors = {
-        name: np.ones(shape, np.float32)
-        if len(shape) == 1
-        else rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[1]))
-        for name, shape in config.tensor_shapes().items()
-    }
-    ids = np.sort(rng.choice(decoder.vocab_size, vocabulary, replace=False)).astype(np.int32)
-    return Head(config, tensors, ids, {})
+_SEED = 20260  # of the coins: a run can be repeated
 
 
 def toss(positions: int, acceptance: float) -> np.ndarray:
@@ -76,89 +29,91 @@ def toss(positions: int, acceptance: float) -> np.ndarray:
     return (np.random.default_rng(_SEED).random(positions) < acceptance).astype(np.int32)
 
 
-class SyntheticProposer(Eagle3Proposer):
+class ScriptedDrafter(Eagle3Drafter):
     """Runs the head, then proposes from a script: the first child of a node is right if its coin says so.
 
-    The script, ``[B, P]`` int32, holds the teacher's token at every absolute position. All other children
-    are tokens that the teacher does not choose there.
+    All other children are tokens that the teacher does not choose there. The hint is, for each of the next D
+    positions, the first child of a node there, ``[B, D]`` int32.
     """
 
+    scripted = True
+
     def __init__(
-        self, drafter: Drafter, shape: TreeShape, vocab_size: int, positions: int, acceptance: float
+        self,
+        head: DraftHead,
+        depth: int,
+        branch: int,
+        vocab_size: int,
+        coins: np.ndarray,
+        best: nn.Cell | None = None,
     ) -> None:
-        super().__init__(drafter, shape)
-        batch = drafter.cache.shape[0]
-        self.vocab_size, self.positions = vocab_size, positions
-        self.script = Parameter(ops.zeros((batch, positions), ms.int32), name="script", requires_grad=False)
-        self.coins = Parameter(Tensor(toss(positions, acceptance)), name="coins", requires_grad=False)
+        """Draft with ``head`` of random weights.
+
+        Args:
+            head, depth, branch, best: as for ``Eagle3Drafter``.
+            vocab_size: V.
+            coins: see ``toss``.
+        """
+        super().__init__(head, depth, branch, best)
+        self.needs = Needs(head.taps, hints=True)
+        self.vocab_size, self.coins = vocab_size, coins
         # Scores only steer the tree: along first children to its full depth, whatever the acceptance.
-        others = (1 - _FIRST) / max(1, self.branch - 1)
-        scores = np.log(np.array([_FIRST] + [others] * (self.branch - 1), np.float32))
-        self.scores = Tensor(scores.reshape(1, 1, self.branch))
-        self.offsets = Tensor(np.arange(self.branch, dtype=np.int32).reshape(1, 1, self.branch))
+        others = (1 - _FIRST) / max(1, branch - 1)
+        scores = np.log(np.array([_FIRST] + [others] * (branch - 1), np.float32))
+        self.scores = Tensor(scores.reshape(1, 1, branch))
+        self.offsets = Tensor(np.arange(branch, dtype=np.int32).reshape(1, 1, branch))
 
-    def follow(self, scripts: Sequence[Sequence[int]]) -> None:
-        """Set the script of B sequences (on the host): prompt and continuation, from position 0 on."""
-        table = np.zeros(self.script.shape, np.int32)
-        for row, tokens in enumerate(scripts):
-            part = tokens[: self.positions]
-            table[row, : len(part)] = part
-        self.script.set_data(Tensor(table))
-
-    def children(self, hidden: Tensor, n: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+    def children(self, hidden: Tensor, depth: int, hints: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """The head's work, and the script's tokens, ``[B, R, k]``; see the class."""
-        _, spent = super().children(hidden, n, depth)
+        _, spent = self.best(hidden)
         batch, rows, k = spent.shape
-        place = ops.clamp(n + depth, max=self.positions - 1)
-        right = ops.gather_d(self.script, 1, place.reshape(batch, 1)).reshape(batch, 1, 1)
-        wrong = 1 - ops.gather(self.coins, place, 0).reshape(batch, 1, 1)  # 0: the first child is right
-        tokens = ops.broadcast_to((right + wrong + self.offsets) % self.vocab_size, (batch, rows, k))
+        first = hints[0][:, depth - 1 : depth].reshape(batch, 1, 1)
+        tokens = ops.broadcast_to((first + self.offsets) % self.vocab_size, (batch, rows, k))
         # `spent * 0` keeps the head's part of the graph alive; its value is finite or the run is at fault.
         return tokens, spent * 0 + self.scores
 
+    def hints(
+        self, sequences: Sequence[Sequence[int]], scripts: Sequence[Sequence[int]]
+    ) -> tuple[np.ndarray, ...]:
+        """The script's tokens after each sequence, each the wrong one where its coin says so."""
+        first = np.zeros((len(sequences), self.depth), np.int32)
+        for row, (sequence, script) in enumerate(zip(sequences, scripts, strict=True)):
+            n = len(sequence)
+            right = script[n : n + self.depth]
+            first[row, : len(right)] = right
+            coins = self.coins[n : n + self.depth]
+            first[row, : len(coins)] += 1 - coins
+        return (first,)
 
-class SyntheticEngine(Engine):
-    """Lets the teacher answer alone first, and then drafts from what it said."""
+    def resized(self, depth: int, branch: int) -> "ScriptedDrafter":
+        """The same script, for trees of another size."""
+        best = self.best if branch == self.branch else None
+        return ScriptedDrafter(self.head, depth, branch, self.vocab_size, self.coins, best)
 
-    def __init__(self, graphs: EagleGraphs, *arguments: object, **named: object) -> None:
-        super().__init__(graphs, *arguments, **named)
-        alone = TeacherGraphs(
-            graphs.teacher, chunk=graphs.chunk, capacity=graphs.capacity, kernels=graphs.kernels
-        )
-        self._teacher = Engine(alone, *arguments, **named)
 
-    def _warm_up(self, options: Sequence[GenerationOptions]) -> None:
-        self._teacher._warm_up(options)
-        super()._warm_up(options)
+class ScriptedBlueprint:
+    """See ``base.Blueprint``."""
 
-    def _generate_group(
-        self,
-        prompts: Sequence[Sequence[int]],
-        options: Sequence[GenerationOptions],
-        on_text: OnText | None,
-        on_tokens: OnTokens | None,
-        reuse_prefix: bool,
-    ) -> list[Completion]:
-        rehearsal = self._teacher.generate(prompts, options)
-        if any(completion.finish_reason == "interrupted" for completion in rehearsal):
-            return [self._unsaid(completion) for completion in rehearsal]
-        scripts = [[*p, *c.token_ids] for p, c in zip(prompts, rehearsal, strict=True)]
-        self.graphs.proposer.follow(scripts)
-        # The rehearsal went through the same caches: nothing in them is this engine's.
-        self._cached = [[] for _ in self._cached]
-        return super()._generate_group(prompts, options, on_text, on_tokens, reuse_prefix)
+    files: tuple = ()
 
-    def _unsaid(self, rehearsed: Completion) -> Completion:
-        """The empty answer where Ctrl-C ended the rehearsal: nothing was drafted or shown."""
-        self._cached = [[] for _ in self._cached]
-        return replace(
-            rehearsed,
-            text="",
-            token_ids=(),
-            finish_reason="interrupted",
-            drafter=self.graphs.drafter,
-            cycles=0,
-            accept_L=(),
-            time_to_first_token=None,
-            tokens_per_second=None,
-        )
+    def __init__(self, config: Config, decoder: DecoderConfig) -> None:
+        """Take the section ``drafter``.
+
+        Raises:
+            UserError: see ``random_head``.
+        """
+        self._head = blueprint.random(config, decoder)
+        self._acceptance, self._vocabulary = config.drafter.acceptance, decoder.vocab_size
+        self.needs = Needs(self._head.needs.taps, hints=True)
+
+    def check(self, shape: TreeShape) -> None:
+        """See ``base.Blueprint``."""
+        self._head.check(shape)
+
+    def build(
+        self, teacher: Teacher, backend: Backend, shape: TreeShape, *, slots: int, positions: int
+    ) -> ScriptedDrafter:
+        """See ``base.Blueprint``."""
+        drafter = self._head.build(teacher, backend, shape, slots=slots, positions=positions)
+        coins = toss(teacher.positions, self._acceptance)
+        return ScriptedDrafter(drafter.head, shape.depth, shape.branch, self._vocabulary, coins, drafter.best)

@@ -1,7 +1,7 @@
 """One answer while it grows: which tokens count, what text may be shown, and when it ends."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.text.stream import TextStream
@@ -23,9 +23,8 @@ class Answer:
         tokenizer: Tokenizer,
         options: GenerationOptions,
         limit: int,
-        show: Callable[[str], None] | None,
     ) -> None:
-        """Start an answer of at most ``limit`` tokens; ``show`` gets each new piece of text."""
+        """Start an answer of at most ``limit`` tokens."""
         self.token_ids: list[int] = []
         self.text = ""
         self.finish_reason: str | None = None
@@ -34,7 +33,6 @@ class Answer:
         self._eos = frozenset() if options.ignore_eos else frozenset(ends)
         self._stream = TextStream(tokenizer, options.stop)
         self._limit = limit
-        self._show = show
         if limit == 0:
             self.end("length")
 
@@ -49,7 +47,7 @@ class Answer:
             if token in self._eos:
                 self.end("stop")
                 return
-            self._add(self._stream.push(token))
+            self.text += self._stream.push(token)
             if self._stream.stopped:
                 self.end("stop")
             elif len(self.token_ids) == self._limit:
@@ -59,10 +57,4 @@ class Answer:
         """Finish the answer and show the text that was held back; a finished answer stays as it is."""
         if self.finish_reason is None:
             self.finish_reason = reason
-            self._add(self._stream.finish())
-
-    def _add(self, piece: str) -> None:
-        if piece:
-            self.text += piece
-            if self._show is not None:
-                self._show(piece)
+            self.text += self._stream.finish()

@@ -1,47 +1,32 @@
 """Who follows an engine through its requests: the interface between the host loop and reference mode."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import numpy as np
-
-from ms_eagle.engine.requests import Completion, GenerationOptions
-
-
-class TurnName(NamedTuple):
-    """Which answer of a run is meant.
-
-    Attributes:
-        prompt: names the dialog, such as ``prompts.jsonl:3``.
-        turn: counts its answers from 1.
-    """
-
-    prompt: str
-    turn: int
+from ms_eagle.engine.requests import Completion, Request
 
 
 class Observer(Protocol):
     """Hears what an engine does; whatever it raises ends the engine's call."""
 
-    def announce(self, names: Sequence[TurnName] | None) -> None:
-        """Names of the prompts that follow, in order; None where they have none."""
+    def admitted(self, slot: int, request: Request) -> None:
+        """A slot has been given to a request."""
 
-    def begin(self, prompts: Sequence[Sequence[int]], options: Sequence[GenerationOptions]) -> None:
-        """A group of up to B prompts is about to be read."""
+    def read(self, slot: int, reused: int, seconds: float) -> None:
+        """A slot's prompt is in the caches; ``reused`` tokens of it had been there before."""
 
-    def read(self, reused: np.ndarray, seconds: float) -> None:
-        """The prompts are in the caches; ``reused`` ``[B]`` tokens of each had been there before."""
-
-    def end(
-        self, sequences: Sequence[Sequence[int]], n: np.ndarray, completions: Sequence[Completion]
-    ) -> None:
-        """All answers of the group are finished.
+    def finished(self, slot: int, sequence: Sequence[int], n: int, completion: Completion) -> None:
+        """An answer is complete.
 
         Args:
-            sequences: prompt and emitted tokens of all B sequences, the idle ones included.
-            n: ``[B]``, how many tokens of each are committed.
-            completions: of the prompts.
+            slot: where it was made.
+            sequence: prompt and emitted tokens.
+            n: how many of them are committed.
+            completion: of the request.
         """
 
+    def settle(self) -> None:
+        """Slots whose answers are finished may be given away from now on."""
+
     def fail(self, error: Exception) -> None:
-        """``error`` ends what was begun."""
+        """``error`` ends all that was begun."""

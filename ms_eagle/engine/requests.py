@@ -1,6 +1,8 @@
 """What is asked of a generation and what comes back."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +37,37 @@ class GenerationOptions:
             raise UserError(f"generation.max_new_tokens is {new!r}; expected a whole number of at least 0.")
         if "" in self.stop:
             raise UserError("generation.stop holds an empty string; expected text that can end an answer.")
+
+
+class TurnName(NamedTuple):
+    """Which answer of a run is meant.
+
+    Attributes:
+        prompt: names the dialog, such as ``prompts.jsonl:3``.
+        turn: counts its answers from 1.
+    """
+
+    prompt: str
+    turn: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt and how it is continued.
+
+    Attributes:
+        prompt: token ids, at least one.
+        options: of the answer.
+        name: what it is called in a trace.
+        reuse_prefix: keep what a slot's caches hold of its beginning already (multi-turn chat).
+        script: the whole sequence to come, prompt included, for a scripted drafter.
+    """
+
+    prompt: Sequence[int]
+    options: GenerationOptions
+    name: TurnName | None = None
+    reuse_prefix: bool = False
+    script: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -83,3 +116,33 @@ class Completion:
     def new_tokens(self) -> int:
         """How many tokens the teacher emitted."""
         return len(self.token_ids)
+
+    def unsaid(self, drafter: str) -> "Completion":
+        """The empty answer of a drafter that was interrupted while the teacher rehearsed this one."""
+        return replace(
+            self,
+            text="",
+            token_ids=(),
+            finish_reason="interrupted",
+            drafter=drafter,
+            cycles=0,
+            accept_L=(),
+            time_to_first_token=None,
+            tokens_per_second=None,
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a step of the engine did for one request.
+
+    Attributes:
+        number: which request, as ``Engine.submit`` returned it.
+        tokens: new tokens of its answer, and text: new text; either may be empty.
+        completion: the whole answer once it is finished, else None.
+    """
+
+    number: int
+    tokens: tuple[int, ...]
+    text: str
+    completion: Completion | None = None

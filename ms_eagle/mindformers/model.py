@@ -127,7 +127,7 @@ class EagleForCausalLM(PreTrainedModel):
         base = self.generation_config if generation_config is None else generation_config
         config = merged(base, kwargs)
         # Ids that no token has never end an answer; MindFormers' processors would index with them.
-        size = self.engine.graphs.vocab_size
+        size = self.engine.graphs.facts.vocab_size
         config.eos_token_id = [token for token in config.eos_token_id if 0 <= token < size]
         ids = _matrix(input_ids)
         prompts = unpadded(ids, config.pad_token_id)
@@ -135,7 +135,7 @@ class EagleForCausalLM(PreTrainedModel):
         options = row_options(
             config,
             lengths,
-            capacity=self.engine.graphs.capacity,
+            capacity=self.engine.graphs.facts.sizes.capacity,
             vocab_size=size,
             seed=seed,
         )
@@ -171,7 +171,7 @@ class EagleForCausalLM(PreTrainedModel):
         if config.do_sample and config.top_p == 1:
             config.top_p = None  # off: their float32 sum may reach 1 before the last token that top_k keeps
         process = [self._processors(config, length) for length in lengths]
-        told = scores(logits, sequences, lengths, config, self.engine.graphs.capacity, process)
+        told = scores(logits, sequences, lengths, config, self.engine.graphs.facts.sizes.capacity, process)
         return (logits if config.output_logits else None), told
 
     def _processors(self, config: GenerationConfig, length: int) -> LogitsProcessorList:

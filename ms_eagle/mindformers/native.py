@@ -7,7 +7,7 @@ from mindformers import MindFormerConfig, PreTrainedModel
 from mindformers.core.context.build_context import is_legacy_model
 from mindformers.models import build_network
 
-from ms_eagle import assembly, loading
+from ms_eagle import loading
 from ms_eagle.backends.choosing import DTYPES
 from ms_eagle.backends.stock import StockBackend
 from ms_eagle.config.sections import Config
@@ -36,8 +36,8 @@ def load(config: EagleConfig) -> Engine:
     _check(ours)
     progress = Progress(quiet=True)
     model = loading.open_model(ours, progress)
-    slots = assembly.teacher_slots(ours, loading.find_head(ours, model.decoder, progress))
-    network = _network(config, ours, model, slots)
+    sizes = loading.sizes_of(ours, loading.open_drafter(ours, model.decoder, progress))
+    network = _network(config, ours, model, sizes.slots)
     return native_engine(network, ours)
 
 
@@ -51,20 +51,20 @@ def native_engine(network: PreTrainedModel, config: Config) -> Engine:
         config: ``model.source`` names the directory it was loaded from; kernels and commit are its own.
 
     Raises:
-        UserError: options that such a teacher does not have, or see ``PagedTeacher`` and ``find_head``.
+        UserError: options that such a teacher does not have, or see ``PagedTeacher`` and ``open_drafter``.
     """
     begin, progress = time.perf_counter(), Progress(quiet=True)
     _check(config)
     loading.check_drafter(config)
     model = loading.open_model(config, progress)
-    head = loading.find_head(config, model.decoder, progress)
-    assembly.tree_shape(config, head)
+    drafter = loading.open_drafter(config, model.decoder, progress)
+    sizes = loading.sizes_of(config, drafter)
     number, biased = DTYPES[config.model.dtype], model.decoder.qkv_bias
     teacher = PagedTeacher(
         network,
-        batch=config.execution.batch_size,
-        slots=assembly.teacher_slots(config, head),
-        taps=() if head is None else head.config.taps,
+        batch=sizes.batch,
+        slots=sizes.slots,
+        taps=() if drafter is None else drafter.needs.taps,
     )
     if teacher.compute_dtype != number:
         raise UserError(
@@ -79,12 +79,13 @@ def native_engine(network: PreTrainedModel, config: Config) -> Engine:
     fused = ms.get_context("device_target") == "Ascend" and number != ms.float32
     backend = StockBackend("fused" if fused else "eager", number)
     reorder = KeepOrder if config.execution.commit == "length" else PagedReorder
-    graphs = assembly.make_graphs(config, teacher, head, backend, "mindformers", reorder)
-    return assembly.engine_kind(config)(
+    graphs = loading.make_graphs(
+        config, teacher, drafter, backend, sizes, kernels="mindformers", reorder=reorder
+    )
+    return Engine(
         graphs,
         model.tokenizer,
         directory=model.files.directory,
-        dtype=config.model.dtype,
         load_seconds=time.perf_counter() - begin,
     )
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from mindformers import GenerationConfig
 from transformers import AutoTokenizer
 
+from ms_eagle.drafters.registry import kind_of
 from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
-from ms_eagle.loading import head_directory
 from ms_eagle.mindformers.config import EagleConfig
 from ms_eagle.system import files
 from ms_eagle.system.json_file import read_object, write_object
@@ -46,8 +46,9 @@ def save(directory: Path, config: EagleConfig, engine: Engine, generation: Gener
     eagle = {name: dict(section) for name, section in config.eagle.items()}
     try:
         _copy(engine.directory, target / TEACHER)
-        if ours.drafter.kind == "eagle3":
-            _copy(head_directory(ours, Progress(quiet=True)), target / DRAFTER)
+        kind = kind_of(ours)
+        if kind.locate is not None:
+            _copy(kind.locate(ours, Progress(quiet=True)), target / DRAFTER)
             eagle["drafter"]["source"] = DRAFTER
         for name in _TOKENIZER:
             if (engine.directory / name).is_file():

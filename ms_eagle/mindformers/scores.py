@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from mindformers import GenerationConfig, LogitsProcessorList
-from mindspore import Tensor
 
 from ms_eagle.engine.engine import Engine
-from ms_eagle.engine.windows import windows
-from ms_eagle.models.reading import RowLogits
+from ms_eagle.models.reading import Logits, Reader
 
 
 class StepLogits:
     """Reads finished sequences through the engine's own caches."""
 
     def __init__(self, engine: Engine) -> None:
-        self._graphs, self._cell = engine.graphs, RowLogits(engine.graphs.teacher)
+        facts, teacher = engine.graphs.facts, engine.graphs.teacher
+        self._vocabulary, self._engine = facts.vocab_size, engine
+        self._reader = Reader(teacher, Logits(teacher), facts.sizes.chunk)
 
     def read(self, sequences: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[np.ndarray]:
         """Logits of each step.
@@ -32,25 +32,15 @@ class StepLogits:
             for each step, float32 ``[B, V]``; zeros for a row that had ended before.
         """
         steps = max(len(s) - n for s, n in zip(sequences, lengths, strict=True))
-        found = np.zeros((steps, len(sequences), self._graphs.vocab_size), np.float32)
-        batch = self._graphs.batch
-        for first in range(0, len(sequences), batch):
-            group = list(sequences[first : first + batch])
-            idle = batch - len(group)
-            self._read_group([*group, *([0] for _ in range(idle))], lengths[first:], found[:, first:])
-        return list(found)
-
-    def _read_group(self, group: list[Sequence[int]], lengths: Sequence[int], found: np.ndarray) -> None:
-        end = np.array([len(sequence) - 1 for sequence in group], np.int32)
-        for window, start, count in windows(group, np.zeros_like(end), end, self._graphs.chunk):
-            rows = window.shape[1] - 1
-            tokens = np.ascontiguousarray(window[:, :rows])
-            logits = self._cell(Tensor(tokens), Tensor(start), Tensor(count)).asnumpy()
-            for row, length in enumerate(lengths[: len(group)]):
-                for i in range(count[row]):
-                    step = int(start[row]) + i - (length - 1)  # the row of a prompt's last token is step 0
-                    if step >= 0:
-                        found[step, row] = logits[row, i]
+        logits = np.zeros((steps, len(sequences), self._vocabulary), np.float32)
+        self._engine.forget()
+        unended = [(row, sequence[:-1]) for row, sequence in enumerate(sequences) if len(sequence) > 1]
+        for piece in self._reader.pieces(unended):
+            first = piece.start - (lengths[piece.number] - 1)  # the row of a prompt's last token is step 0
+            for step, values in enumerate(piece.values[0], first):
+                if step >= 0:
+                    logits[step, piece.number] = values
+        return list(logits)
 
 
 def on_numpy(processors: LogitsProcessorList) -> LogitsProcessorList:

@@ -1,23 +1,25 @@
 """The check at the end of an answer: caches and tokens against a run of the teacher alone.
 
-A violation between two stages shows at once (``reference_cycle``). What is left is that all of it together
-is right: both caches hold what a fresh run over the emitted tokens computes, and the teacher, one token at
+A violation between two stages shows at once (``checks``). What is left is that all of it together is
+right: both caches hold what a fresh run over the emitted tokens computes, and the teacher, one token at
 a time, says the same tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from mindspore import Tensor
 
-from ms_eagle.cycle.cycle import TeacherCycle
-from ms_eagle.engine.engine import COUNT, TOKENS
-from ms_eagle.engine.windows import windows
-from ms_eagle.models.reading import RowLogits
+from ms_eagle.cycle.cycle import PlainCycle
+from ms_eagle.drafters.base import NoDrafter
+from ms_eagle.engine.controls import Controls
+from ms_eagle.models.reading import Logits, Reading, windows
 from ms_eagle.reference.invariants import InvariantError
 from ms_eagle.reference.mode import ReferenceGraphs
+from ms_eagle.sampling.options import SamplingParams
+from ms_eagle.tree.report import COUNT, TOKENS
 
 # A choice between two logits closer than this share of the larger may fall differently where kernels round
 # differently for one row and for many.
@@ -46,19 +48,35 @@ class Findings:
 
     Attributes:
         cache_difference: by model, the largest difference to the fresh run, over the buffer's largest value.
-        ties: by sequence of the batch.
+        ties: by slot.
     """
 
     cache_difference: dict[str, float]
-    ties: list[list[Tie]]
+    ties: dict[int, list[Tie]]
 
 
 def read_fresh(graphs: ReferenceGraphs, sequences: Sequence[Sequence[int]], n: np.ndarray) -> Tensor:
     """Fill the caches with the first ``n`` tokens of every sequence, from nothing; the drafter's state."""
-    state = graphs.initial_state()
-    for window, start, count in windows(sequences, np.zeros_like(n), n, graphs.chunk):
+    state = graphs.empty()
+    for window, start, count in windows(sequences, np.zeros_like(n), n, graphs.facts.sizes.chunk):
         state = graphs.performance.prefill()(Tensor(window), Tensor(start), Tensor(count), state)
     return state
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A finished answer.
+
+    Attributes:
+        prompt: token ids.
+        sequence: prompt and emitted tokens; n: how many of them are committed.
+        sampling: how its tokens were chosen.
+    """
+
+    prompt: Sequence[int]
+    sequence: Sequence[int]
+    n: int
+    sampling: SamplingParams
 
 
 class Audit:
@@ -66,41 +84,36 @@ class Audit:
 
     def __init__(self, graphs: ReferenceGraphs) -> None:
         self._graphs = graphs
-        performance = graphs.performance
-        self._alone = {greedy: TeacherCycle(performance.cycle(greedy).verifier) for greedy in (True, False)}
-        self._logits = RowLogits(graphs.teacher)
+        teacher, verifier = graphs.performance.teacher, graphs.performance.verifier
+        self._alone = {sampled: PlainCycle(verifier(sampled), NoDrafter()) for sampled in (False, True)}
+        self._logits = Reading(teacher, Logits(teacher))
 
-    def check(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sequences: Sequence[Sequence[int]],
-        n: np.ndarray,
-        *,
-        greedy: bool,
-        controls: tuple[Tensor, Tensor],
-        seen: Sequence[Sequence[int]] | None = None,
-    ) -> Findings:
+    def check(self, answers: Mapping[int, Answered]) -> Findings:
         """Compare with a fresh run.
 
         Args:
-            prompts: of all B sequences; a sequence of which nothing is committed is left out.
-            sequences: prompts with their emitted tokens.
-            n: ``[B]`` integers, the committed lengths.
-            greedy: which cycle made them.
-            controls: sampling numbers and uniforms that it was given.
-            seen: what the repetition penalty took for seen at the start; None: the prompts.
+            answers: by slot.
 
         Raises:
             InvariantError: ``cache.equal`` or ``output.equal``.
         """
+        facts = self._graphs.facts
+        rows = range(facts.sizes.batch)
+        sequences = [answers[row].sequence if row in answers else [0] for row in rows]
+        n = np.array([answers[row].n if row in answers else 0 for row in rows], np.int32)
+        samplings = {row: each.sampling for row, each in answers.items()}
+        controls = Controls(facts.sizes.batch, facts.positions)
+        for row, sampling in samplings.items():
+            controls.set(row, sampling)
         with self._kept() as images:
             read_fresh(self._graphs, sequences, n)
             differences = {
                 watch.name: watch.check_equal(image, n)
                 for watch, image in zip(self._graphs.watches, images, strict=True)
             }
-            self._graphs.performance.start_request(prompts if seen is None else seen)
-            ties = self._say_again(prompts, sequences, n, greedy, controls)
+            seen = [[*answers[r].prompt, *samplings[r].penalised] if r in answers else [] for r in rows]
+            self._graphs.see(seen)
+            ties = self._choose_again(answers, controls)
         return Findings(differences, ties)
 
     @contextmanager
@@ -113,48 +126,40 @@ class Audit:
             for watch, image in zip(watches, images, strict=True):
                 watch.restore(image)
 
-    def _say_again(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sequences: Sequence[Sequence[int]],
-        n: np.ndarray,
-        greedy: bool,
-        controls: tuple[Tensor, Tensor],
-    ) -> list[list[Tie]]:
+    def _choose_again(self, answers: Mapping[int, Answered], controls: Controls) -> dict[int, list[Tie]]:
         """Let the teacher alone choose every emitted token again, given those before it."""
-        cycle, state = self._alone[greedy], self._graphs.initial_state()
-        ties: list[list[Tie]] = [[] for _ in sequences]
-        at = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
-        while (active := at < n).any():
-            place = np.where(active, at, 0).astype(np.int32)
-            root = np.array([s[p] for s, p in zip(sequences, place, strict=True)], np.int32)
-            report, _ = cycle(Tensor(root), Tensor(place), Tensor(active), *controls, state)
-            said = report.asnumpy()
-            for row in np.flatnonzero(active & (said[:, COUNT] == 1)):
-                emitted, token = sequences[row][at[row] + 1], int(said[row, TOKENS])
-                if token != emitted:
-                    ties[row].append(self._tie(row, root, place, active, emitted, token, greedy))
-            at = at + active
+        batch = self._graphs.facts.sizes.batch
+        sampled = any(not each.sampling.plain for each in answers.values())
+        cycle, state = self._alone[sampled], self._graphs.empty()
+        ties: dict[int, list[Tie]] = {row: [] for row in answers}
+        at = {row: len(each.prompt) - 1 for row, each in answers.items()}
+        while running := [row for row, each in answers.items() if at[row] < each.n]:
+            place, root = np.zeros(batch, np.int32), np.zeros(batch, np.int32)
+            for row in running:
+                place[row], root[row] = at[row], answers[row].sequence[at[row]]
+            active = np.isin(np.arange(batch), running)
+            report, _ = cycle(Tensor(root), Tensor(place), Tensor(active), *controls.tensors(), state)
+            report = report.asnumpy()
+            for row in running:
+                emitted, token = answers[row].sequence[at[row] + 1], int(report[row, TOKENS])
+                if report[row, COUNT] == 1 and token != emitted:
+                    tie = self._tie(row, root, place, active, emitted, token)
+                    if not answers[row].sampling.plain or not abs(tie.margin) <= NEAR_TIE:
+                        where = f"batch {row}, position {tie.position}"
+                        expected = (
+                            f"{token}, which the teacher alone chooses (relative margin of the logits "
+                            f"{tie.margin:.2g})"
+                        )
+                        raise InvariantError("output.equal", f"token {emitted}", where, expected)
+                    ties[row].append(tie)
+                at[row] += 1
         return ties
 
     def _tie(
-        self,
-        row: int,
-        root: np.ndarray,
-        place: np.ndarray,
-        active: np.ndarray,
-        emitted: int,
-        token: int,
-        greedy: bool,
+        self, row: int, root: np.ndarray, place: np.ndarray, active: np.ndarray, emitted: int, token: int
     ) -> Tie:
+        """The two tokens with the margin of their logits."""
         alone = self._logits(Tensor(root[:, None]), Tensor(place), Tensor(active.astype(np.int32)))
         logits = alone.asnumpy()[row, 0]
         margin = float(logits[token] - logits[emitted]) / max(1e-6, float(abs(logits[token])))
-        position = int(place[row]) + 1
-        if not greedy or not abs(margin) <= NEAR_TIE:
-            where = f"batch {row}, position {position}"
-            expected = (
-                f"{token}, which the teacher alone chooses (relative margin of the logits {margin:.2g})"
-            )
-            raise InvariantError("output.equal", f"token {emitted}", where, expected)
-        return Tie(position, emitted, token, margin)
+        return Tie(int(place[row]) + 1, emitted, token, margin)

@@ -1,6 +1,7 @@
 """From a configuration to reference mode: what it refuses, its trace, and its graphs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,7 @@ import mindspore as ms
 
 from ms_eagle.checkpoints.sources import ModelFiles
 from ms_eagle.config.sections import Config
-from ms_eagle.cycle.graphs import EagleGraphs, TeacherGraphs
-from ms_eagle.drafters.eagle3.checkpoint import Head
+from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.errors import UserError
 from ms_eagle.reference.mode import ReferenceGraphs
 from ms_eagle.reference.recorder import Recorder, describe
@@ -30,13 +30,13 @@ class ReferenceMode:
                 or the trace cannot be written.
         """
         execution = config.execution
-        self._config, self._wanted = config, execution.mode == "reference"
-        if execution.trace is not None and not self._wanted:
+        self._config, self._on = config, execution.mode == "reference"
+        if execution.trace is not None and not self._on:
             raise UserError(
                 f"execution.trace is {execution.trace!r}, but traces are written in reference mode only: set "
                 f"execution.mode=reference too (execution.mode is {execution.mode})."
             )
-        if self._wanted and execution.kernels not in ("auto", "eager"):
+        if self._on and execution.kernels not in ("auto", "eager"):
             raise UserError(
                 f"execution.kernels is {execution.kernels}, but reference mode computes with eager kernels: "
                 "set execution.kernels=auto, or execution.mode=performance."
@@ -45,29 +45,32 @@ class ReferenceMode:
         self._described = False
 
     def describe(
-        self, graphs: TeacherGraphs, files: ModelFiles, head: Head | None, progress: Progress
+        self, graphs: Graphs, files: ModelFiles, head: Sequence[Mapping[str, str]], progress: Progress
     ) -> None:
-        """Write the manifest of a loaded run, if there is a trace; ``files`` are the teacher's."""
+        """Write the manifest of a loaded run, if there is a trace.
+
+        Args:
+            graphs: of performance mode.
+            files: the teacher's.
+            head: the drafter's files, each ``file`` and ``sha256``.
+            progress: shows the hashing.
+        """
         if self._trace is None:
             return
         hashed = weight_hashes(files.directory, progress)
         weights = {"model": {"origin": files.origin, "files": hashed}, "head": None}
-        if head is not None and head.hashes:
-            hashed = [{"file": name, "sha256": digest} for name, digest in head.hashes.items()]
-            weights["head"] = {"origin": self._config.drafter.source, "files": hashed}
-        tree = None
-        if isinstance(graphs, EagleGraphs):
-            shape = graphs.shape
-            tree = {"budget": shape.budget, "depth": shape.depth, "branch": shape.branch}
+        if head:
+            weights["head"] = {"origin": self._config.drafter.source, "files": list(head)}
+        facts, shape = graphs.facts, graphs.facts.sizes.tiers[0]
         self._begin(
             {
                 "device": ms.get_context("device_target"),
-                "kernels": graphs.kernels,
-                "drafter": graphs.drafter,
-                "tree": tree,
-                "batch": graphs.batch,
-                "capacity": graphs.capacity,
-                "vocab_size": graphs.vocab_size,
+                "kernels": facts.kernels,
+                "drafter": facts.drafter,
+                "tree": None if shape is None else asdict(shape),
+                "batch": facts.sizes.batch,
+                "capacity": facts.sizes.capacity,
+                "vocab_size": facts.vocab_size,
                 "weights": weights,
             }
         )
@@ -84,10 +87,11 @@ class ReferenceMode:
             self._begin({})
         self._trace.write("error", {**describe(error), "stage": "load", "rows": [], "caches": {}})
 
-    def graphs(self, graphs: TeacherGraphs, tokenizer: Tokenizer) -> TeacherGraphs | ReferenceGraphs:
-        """``graphs`` with checked stages in their place, or as they are in performance mode."""
-        if not self._wanted:
-            return graphs
+    def put_on(
+        self, graphs: Graphs, tokenizer: Tokenizer
+    ) -> tuple[Graphs | ReferenceGraphs, Recorder | None]:
+        """``graphs`` with checked stages in their place and who follows them, or as they are."""
+        if not self._on:
+            return graphs, None
         staged = ReferenceGraphs(graphs)
-        staged.follow(Recorder(staged, tokenizer, self._trace))
-        return staged
+        return staged, Recorder(staged, tokenizer, self._trace)

@@ -1,16 +1,14 @@
 """Follows reference mode: audits every answer at its end and writes the trace."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ms_eagle.drafters.scripted import SyntheticProposer
-from ms_eagle.engine.observer import TurnName
-from ms_eagle.engine.requests import Completion, GenerationOptions
-from ms_eagle.reference.audit import Audit, Findings
-from ms_eagle.reference.cycle import Facts, ReferenceCycle
+from ms_eagle.cycle.stages import StagedCycle
+from ms_eagle.engine.requests import Completion, Request, TurnName
+from ms_eagle.reference.audit import Answered, Audit, Findings
 from ms_eagle.reference.invariants import InvariantError
 from ms_eagle.reference.mode import ReferenceGraphs
 from ms_eagle.reference.trace import TraceWriter
@@ -21,6 +19,31 @@ _SPOKEN = ("choices", "path", "emitted")
 _DIGITS = 7  # of a float32 that mean something
 
 
+@dataclass
+class _Turn:
+    """What is known of a slot's request.
+
+    Attributes:
+        request, name: of the request.
+        decoder: of its answer's text.
+        emitted: tokens so far.
+        read: whether its prompt has been told of.
+        answered: once it is finished, with the completion; until it has been audited.
+    """
+
+    request: Request
+    name: TurnName
+    decoder: IncrementalDecoder
+    emitted: list[int] = field(default_factory=list)
+    read: bool = False
+    answered: tuple[Answered, Completion] | None = None
+
+    @property
+    def script(self) -> list[int] | None:
+        """The continuation a scripted drafter proposes from; None for others."""
+        return list(self.request.script[len(self.request.prompt) :]) or None
+
+
 class Recorder:
     """The observer of reference mode (``observer.Observer``).
 
@@ -28,152 +51,128 @@ class Recorder:
     """
 
     def __init__(self, graphs: ReferenceGraphs, tokenizer: Tokenizer, trace: TraceWriter | None) -> None:
-        """Make the recorder; ``graphs.follow`` puts it to work."""
+        """Make the recorder, which hears of every cycle of ``graphs`` from now on."""
         self._graphs, self._tokenizer, self._trace = graphs, tokenizer, trace
         self._audit = Audit(graphs)
-        self._announced: list[TurnName] = []
         self._unnamed = 0
-        self._told: Exception | None = None
-        self._clear()
+        self._failed: Exception | None = None
+        self._turns: dict[int, _Turn] = {}
+        graphs.follow(self.cycled)
 
-    def _clear(self) -> None:
-        self._prompts: list[list[int]] = []
-        self._options: list[GenerationOptions] = []
-        self._names: list[TurnName] = []
-        self._emitted: list[list[int]] = []
-        self._decoders: list[IncrementalDecoder] = []
-        self._cycle: ReferenceCycle | None = None
-        self._was_read = False
-
-    def announce(self, names: Sequence[TurnName] | None) -> None:
+    def admitted(self, slot: int, request: Request) -> None:
         """See ``observer.Observer``."""
-        self._announced = list(names or ())
+        self._graphs.restart()
+        name = request.name
+        if name is None:
+            self._unnamed += 1
+            name = TurnName(f"prompt {self._unnamed}", 1)
+        self._turns[slot] = _Turn(request, name, IncrementalDecoder(self._tokenizer))
 
-    def begin(self, prompts: Sequence[Sequence[int]], options: Sequence[GenerationOptions]) -> None:
-        """See ``observer.Observer``."""
-        self._clear()
-        self._prompts, self._options = [list(prompt) for prompt in prompts], list(options)
-        for _ in prompts:
-            self._names.append(self._announced.pop(0) if self._announced else self._next_name())
-            self._decoders.append(IncrementalDecoder(self._tokenizer))
-            self._emitted.append([])
+    def read(self, slot: int, reused: int, seconds: float) -> None:
+        """See ``observer.Observer``: a prefill record."""
+        turn = self._turns[slot]
+        turn.read = True
+        self._write(
+            "prefill",
+            slot,
+            {
+                "token_ids": list(turn.request.prompt),
+                "text": self._tokenizer.decode(list(turn.request.prompt), skip_special_tokens=False),
+                "reused": reused,
+                "options": asdict(turn.request.options),
+                "script": turn.script,
+                "seconds": _short(seconds),
+            },
+        )
 
-    def _next_name(self) -> TurnName:
-        self._unnamed += 1
-        return TurnName(f"prompt {self._unnamed}", 1)
-
-    def read(self, reused: np.ndarray, seconds: float) -> None:
-        """See ``observer.Observer``: a prefill record for each prompt."""
-        self._was_read = True
-        for row, (prompt, options) in enumerate(zip(self._prompts, self._options, strict=True)):
-            self._write(
-                "prefill",
-                row,
-                {
-                    "token_ids": prompt,
-                    "text": self._tokenizer.decode(prompt, skip_special_tokens=False),
-                    "reused": int(reused[row]),
-                    "options": asdict(options),
-                    "script": self._script(row),
-                    "seconds": _short(seconds),
-                },
-            )
-
-    def cycled(self, cycle: ReferenceCycle) -> None:
+    def cycled(self, cycle: StagedCycle) -> None:
         """Note a complete cycle: a cycle record for each active sequence."""
-        self._cycle, arrays = cycle, cycle.facts.arrays
-        for row, emitted in enumerate(self._emitted):
-            if not arrays["active"][row]:
+        arrays = self._graphs.checks.arrays
+        for slot, turn in self._turns.items():
+            if not arrays["active"][slot]:
                 continue
-            count = int(arrays["count"][row])
-            tokens = arrays["emitted"][row, :count].tolist()
-            emitted += tokens
-            decoder = self._decoders[row]
+            count = int(arrays["count"][slot])
+            tokens = arrays["emitted"][slot, :count].tolist()
+            turn.emitted += tokens
             self._write(
                 "cycle",
-                row,
+                slot,
                 {
-                    "n": int(arrays["n"][row]),
-                    "root": int(arrays["root"][row]),
-                    "tree": self._tree(arrays, row),
-                    "choices": arrays["choices"][row].tolist(),
-                    "choice_pieces": self._pieces(arrays["choices"][row].tolist()),
-                    "path": arrays["path"][row, :count].tolist(),
+                    "n": int(arrays["n"][slot]),
+                    "root": int(arrays["root"][slot]),
+                    "tree": self._tree(arrays, slot),
+                    "choices": arrays["choices"][slot].tolist(),
+                    "choice_pieces": self._pieces(arrays["choices"][slot].tolist()),
+                    "path": arrays["path"][slot, :count].tolist(),
                     "accept_L": count - 1,
                     "emitted": tokens,
-                    "pieces": [decoder.push(token) for token in tokens],
-                    "seconds": {stage: _short(spent) for stage, spent in cycle.facts.seconds.items()},
+                    "pieces": [turn.decoder.push(token) for token in tokens],
+                    "seconds": {stage: _short(spent) for stage, spent in cycle.watch.seconds.items()},
                 },
             )
 
-    def end(
-        self, sequences: Sequence[Sequence[int]], n: np.ndarray, completions: Sequence[Completion]
-    ) -> None:
-        """See ``observer.Observer``: audit, then a finish record for each prompt.
+    def finished(self, slot: int, sequence: Sequence[int], n: int, completion: Completion) -> None:
+        """See ``observer.Observer``."""
+        turn = self._turns[slot]
+        if not turn.read:  # nothing was asked of the model, or it was interrupted before
+            self.read(slot, 0, 0.0)
+        request = turn.request
+        turn.answered = Answered(request.prompt, list(sequence), n, request.options.sampling), completion
+
+    def settle(self) -> None:
+        """See ``observer.Observer``: audit what is finished, then a finish record for each.
 
         Raises:
             InvariantError: see ``Audit.check``.
         """
-        if not self._was_read:  # nothing was asked of the model, or it was interrupted before
-            self.read(np.zeros(len(self._prompts), np.int32), 0.0)
-        interrupted = any(completion.finish_reason == "interrupted" for completion in completions)
-        findings = None
-        if self._cycle is not None and not interrupted:
-            findings = self._check(sequences, n)
-        for row, completion in enumerate(completions):
-            self._write("finish", row, _finish(completion, findings, row))
-        self._clear()
-
-    def _check(self, sequences: Sequence[Sequence[int]], n: np.ndarray) -> Findings:
-        idle = self._graphs.batch - len(self._prompts)
-        began = [bool(emitted) for emitted in self._emitted] + [False] * idle
-        prompts = [*self._prompts, *([0] for _ in range(idle))]
-        penalised = [*(each.sampling.penalised for each in self._options), *([] for _ in range(idle))]
-        return self._audit.check(
-            prompts,
-            sequences,
-            np.where(began, n, 0).astype(np.int32),
-            seen=[[*prompt, *others] for prompt, others in zip(prompts, penalised, strict=True)],
-            greedy=self._cycle is self._graphs.cycle(True),
-            controls=self._cycle.controls,
-        )
+        finished = {slot: turn.answered for slot, turn in self._turns.items() if turn.answered is not None}
+        whole = {
+            slot: answered
+            for slot, (answered, completion) in finished.items()
+            if self._turns[slot].emitted and completion.finish_reason != "interrupted"
+        }
+        findings = self._audit.check(whole) if whole else None
+        for slot, (_, completion) in finished.items():
+            self._write("finish", slot, _finish(completion, findings if slot in whole else None, slot))
+            del self._turns[slot]
 
     def fail(self, error: Exception) -> None:
         """See ``observer.Observer``: an error record with all that a replay needs; each error once."""
-        if error is self._told or self._trace is None:
+        turns, self._turns = self._turns, {}
+        if error is self._failed or self._trace is None:
             return
-        self._told = error
-        running = [self._graphs.cycle(greedy) for greedy in (True, False)]
-        facts = next((c.facts for c in running if c.facts.arrays and not c.complete), None)
-        self._trace.write("error", {**describe(error), **self._circumstances(facts)})
+        self._failed = error
+        cycle = self._graphs.running()
+        self._trace.write("error", {**describe(error), **self._circumstances(cycle, turns)})
 
-    def _circumstances(self, facts: Facts | None) -> dict[str, Any]:
+    def _circumstances(self, cycle: StagedCycle | None, turns: dict[int, _Turn]) -> dict[str, Any]:
+        arrays = None if cycle is None else self._graphs.checks.arrays
         rows = []
-        for row, name in enumerate(self._names):
-            tokens = self._prompts[row] + self._emitted[row]
+        for slot, turn in turns.items():
+            tokens = [*turn.request.prompt, *turn.emitted]
             rows.append(
                 {
-                    **name._asdict(),
-                    "row": row,
-                    "prompt_tokens": len(self._prompts[row]),
+                    **turn.name._asdict(),
+                    "row": slot,
+                    "prompt_tokens": len(turn.request.prompt),
                     "token_ids": tokens,
                     "n": len(tokens) - 1,
-                    "active": facts is None or bool(facts.arrays["active"][row]),
-                    "options": asdict(self._options[row]),
-                    "script": self._script(row),
-                    "tree": None if facts is None else self._tree(facts.arrays, row),
-                    **{name: None if facts is None else _row(facts.arrays, name, row) for name in _SPOKEN},
+                    "active": arrays is None or bool(arrays["active"][slot]),
+                    "options": asdict(turn.request.options),
+                    "script": turn.script,
+                    "tree": None if arrays is None else self._tree(arrays, slot),
+                    **{name: None if arrays is None else _row(arrays, name, slot) for name in _SPOKEN},
                 }
             )
         return {
-            "stage": None if facts is None else facts.stage,
+            "stage": None if cycle is None else cycle.watch.stage,
             "rows": rows,
             "caches": {watch.name: watch.facts() for watch in self._graphs.watches},
         }
 
-    def _write(self, kind: str, row: int, record: dict[str, Any]) -> None:
+    def _write(self, kind: str, slot: int, record: dict[str, Any]) -> None:
         if self._trace is not None:
-            self._trace.write(kind, {**self._names[row]._asdict(), "row": row, **record})
+            self._trace.write(kind, {**self._turns[slot].name._asdict(), "row": slot, **record})
 
     def _tree(self, arrays: dict[str, np.ndarray], row: int) -> dict[str, Any] | None:
         """The rows of one sequence's tree, as far as they were read back."""
@@ -188,15 +187,6 @@ class Recorder:
         size = self._tokenizer.vocab_size
         known = [self._tokenizer.token_bytes(t) if 0 <= t < size else b"" for t in tokens]
         return [data.decode("utf-8", "replace") for data in known]
-
-    def _script(self, row: int) -> list[int] | None:
-        """The continuation that a synthetic drafter proposes from, None for others."""
-        proposer = self._graphs.proposer
-        if not isinstance(proposer, SyntheticProposer):
-            return None
-        script = proposer.script.asnumpy()[row, len(self._prompts[row]) :]
-        used = np.flatnonzero(script)
-        return script[: used[used.size - 1] + 1].tolist() if used.size else []
 
 
 def describe(error: Exception) -> dict[str, Any]:

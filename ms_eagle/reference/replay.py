@@ -9,22 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 from mindspore import Tensor
 
-from ms_eagle.drafters.scripted import SyntheticProposer
+from ms_eagle.engine.controls import Controls
 from ms_eagle.engine.engine import Engine
-from ms_eagle.engine.requests import GenerationOptions
+from ms_eagle.engine.requests import GenerationOptions, Request
 from ms_eagle.errors import UserError
 from ms_eagle.reference.audit import read_fresh
 from ms_eagle.reference.mode import ReferenceGraphs
 from ms_eagle.reference.trace import Record, Trace, Turn
-from ms_eagle.sampling.options import SamplingParams, params_tensor
-from ms_eagle.sampling.uniforms import uniform_table
+from ms_eagle.sampling.options import SamplingParams
 
 # Cumulative log-probabilities may differ by this much: a fresh cache holds other roundings.
 SCORE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Request:
+class Standing:
     """One sequence as it stood before a cycle.
 
     Attributes:
@@ -40,6 +39,10 @@ class Request:
     tokens: list[int]
     options: GenerationOptions
     script: list[int] | None
+
+    def whole(self) -> list[int]:
+        """The script with the prompt before it, as a drafter takes it; empty for other drafters."""
+        return [] if self.script is None else [*self.prompt, *self.script]
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def replay(engine: Engine, trace: Trace, record: Record) -> list[Replayed]:
     ]
 
 
-def requests_of(trace: Trace, record: Record) -> list[Request]:
+def requests_of(trace: Trace, record: Record) -> list[Standing]:
     """The sequences that a cycle or error record is about, as they stood before it.
 
     Raises:
@@ -98,7 +101,7 @@ def requests_of(trace: Trace, record: Record) -> list[Request]:
     """
     if record["record"] == "error":
         return [
-            Request(
+            Standing(
                 row["row"],
                 row["token_ids"][: row["prompt_tokens"]],
                 row["token_ids"],
@@ -118,7 +121,7 @@ def requests_of(trace: Trace, record: Record) -> list[Request]:
         tokens += cycle["emitted"]
     prefill = turn.prefill
     return [
-        Request(record["row"], prefill["token_ids"], tokens, _options(prefill["options"]), prefill["script"])
+        Standing(record["row"], prefill["token_ids"], tokens, _options(prefill["options"]), prefill["script"])
     ]
 
 
@@ -139,41 +142,39 @@ def _tuples(values: Record) -> Record:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def _answers(engine: Engine, requests: list[Request]) -> list[Replayed]:
+def _answers(engine: Engine, requests: list[Standing]) -> list[Replayed]:
     """Run whole answers again and compare the tokens with those that were emitted."""
-    completions = engine.generate([r.prompt for r in requests], [r.options for r in requests])
-    found = []
+    completions = engine.run([Request(r.prompt, r.options, script=r.whole()) for r in requests])
+    replayed = []
     for request, completion in zip(requests, completions, strict=True):
         emitted, before = list(completion.token_ids), request.tokens[len(request.prompt) :]
         common = min(len(emitted), len(before))
         differences = () if emitted[:common] == before[:common] else ("emitted",)
-        found.append(Replayed(request.row, emitted, differences))
-    return found
+        replayed.append(Replayed(request.row, emitted, differences))
+    return replayed
 
 
-def _cycle(graphs: ReferenceGraphs, requests: list[Request]) -> dict[str, np.ndarray]:
+def _cycle(graphs: ReferenceGraphs, requests: list[Standing]) -> dict[str, np.ndarray]:
     """Fill the caches and run one cycle; what it produced, by name."""
-    sequences = [[0] for _ in range(graphs.batch)]
-    samplings = [requests[0].options.sampling] * graphs.batch
-    scripts: list[list[int]] = [[] for _ in range(graphs.batch)]
+    batch = graphs.facts.sizes.batch
+    slots: list[Standing | None] = [None] * batch
+    controls = Controls(batch, graphs.facts.positions)
     for request in requests:
-        sequences[request.row] = request.tokens
-        samplings[request.row] = request.options.sampling
-        scripts[request.row] = [*request.prompt, *(request.script or [])]
-    if isinstance(graphs.proposer, SyntheticProposer):
-        graphs.proposer.follow(scripts)
-    active = np.isin(np.arange(graphs.batch), [request.row for request in requests])
-    n = np.array([len(sequence) - 1 for sequence in sequences], np.int32)
-    roots = np.array([sequence[len(sequence) - 1] for sequence in sequences], np.int32)
-    penalised = [list(sampling.penalised) for sampling in samplings]
-    graphs.start_request([[*s, *p] for s, p in zip(sequences, penalised, strict=True)])
-    state = read_fresh(graphs, sequences, n)
-    tables = np.stack([uniform_table(sampling.seed, graphs.positions) for sampling in samplings])
-    greedy = all(sampling.plain for sampling in samplings)
-    cycle = graphs.cycle(greedy)
-    controls = Tensor(params_tensor(samplings)), Tensor(tables)
-    cycle(Tensor(roots), Tensor(n), Tensor(active), *controls, state)
-    return cycle.facts.arrays
+        slots[request.row] = request
+        controls.set(request.row, request.options.sampling)
+    sequences = [[] if slot is None else slot.tokens for slot in slots]
+    scripts = [() if slot is None else slot.whole() for slot in slots]
+    active = np.array([slot is not None for slot in slots])
+    n = np.array([max(0, len(sequence) - 1) for sequence in sequences], np.int32)
+    roots = np.array([sequence[-1] if sequence else 0 for sequence in sequences], np.int32)
+    graphs.see([[] if s is None else [*s.tokens, *s.options.sampling.penalised] for s in slots])
+    state = read_fresh(graphs, [sequence or [0] for sequence in sequences], n)
+    tier = graphs.facts.sizes.tiers[0]
+    sampled = any(not request.options.sampling.plain for request in requests)
+    hints = [Tensor(hint) for hint in graphs.hints(tier, sequences, scripts)]
+    cycle = graphs.cycle(tier, sampled)
+    cycle(Tensor(roots), Tensor(n), Tensor(active), *controls.tensors(), state, *hints)
+    return graphs.checks.arrays
 
 
 def _differences(arrays: dict[str, np.ndarray], row: int, record: Record) -> list[str]:

@@ -46,7 +46,7 @@ class TreeShape:
     @property
     def pool_size(self) -> int:
         """Candidates grown per cycle, without the root: ``k + (D-1)*k*k``."""
-        return self.branch + (self.depth - 1) * self.branch**2
+        return candidates(self.depth, self.branch)
 
     def check_vocabulary(self, size: int) -> None:
         """Refuse a draft vocabulary of ``size`` tokens too small for ``branch`` distinct children.
@@ -59,6 +59,11 @@ class TreeShape:
                 f"tree.branch is {self.branch}, but the draft vocabulary has only {size} tokens; "
                 f"lower branch to at most {size}"
             )
+
+
+def candidates(depth: int, branch: int) -> int:
+    """How many nodes a level-by-level drafter makes: ``k + (D-1)*k*k``."""
+    return branch + (depth - 1) * branch**2
 
 
 Tier = TreeShape | None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import tiny_eagle
 
-from ms_eagle.engine.observer import TurnName
+from ms_eagle.engine.requests import TurnName
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.reference.invariants import InvariantError

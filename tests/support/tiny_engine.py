@@ -8,12 +8,13 @@ import numpy as np
 
 from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
-from ms_eagle.cycle.graphs import EagleGraphs, TeacherGraphs
+from ms_eagle.cycle.graphs import Graphs
+from ms_eagle.cycle.sizes import Sizes
+from ms_eagle.drafters.base import NoDrafter
+from ms_eagle.drafters.eagle3.blueprint import HeadBlueprint
 from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.drafters.eagle3.config import HeadConfig
-from ms_eagle.drafters.eagle3.head import Drafter
-from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
-from ms_eagle.drafters.scripted import SyntheticEngine, SyntheticProposer
+from ms_eagle.drafters.scripted import ScriptedDrafter, toss
 from ms_eagle.engine.engine import Engine
 from ms_eagle.kernels.build import NativeUnavailable
 from ms_eagle.models.architecture import DecoderConfig
@@ -61,29 +62,28 @@ def weights(model) -> dict[str, np.ndarray]:
     return {key: value.detach().numpy() for key, value in model.state_dict().items()}
 
 
-def teacher(model, *, batch=1, rows=1, taps=(), backend=DEFAULT, capacity=CAPACITY) -> Teacher:
-    config = decoder(model)
-    slots = capacity + rows + 1
+def teacher(model, sizes: Sizes, *, taps=(), backend=DEFAULT) -> Teacher:
     return Teacher(
-        config,
+        decoder(model),
         weights(model).__getitem__,
         backend,
-        batch=batch,
-        slots=slots,
-        positions=slots,
+        batch=sizes.batch,
+        slots=sizes.slots,
+        positions=sizes.positions,
         taps=taps,
     )
 
 
+def made(graphs: Graphs, **settings) -> Engine:
+    return Engine(graphs, CharacterTokenizer(), directory=Path(), **settings)
+
+
 def plain(model, *, batch=1, capacity=CAPACITY, chunk=CHUNK, backend=DEFAULT) -> Engine:
     """A teacher-only engine."""
-    graphs = TeacherGraphs(
-        teacher(model, batch=batch, capacity=capacity, backend=backend),
-        chunk=chunk,
-        capacity=capacity,
-        kernels=backend.name,
-    )
-    return Engine(graphs, CharacterTokenizer(), directory=Path(), dtype="float32", load_seconds=0.0)
+    sizes = Sizes(batch, chunk, capacity)
+    verifier = teacher(model, sizes, backend=backend)
+    names = {"name": "none", "kernels": backend.name, "dtype": "float32"}
+    return made(Graphs(verifier, NoDrafter(), sizes, **names))
 
 
 def random_head(model, *, taps=(0, 1), draft_vocabulary=32, seed=0, scale=0.3, head_dim=8) -> Head:
@@ -116,7 +116,7 @@ def random_head(model, *, taps=(0, 1), draft_vocabulary=32, seed=0, scale=0.3, h
 def eagle(
     model,
     shape,
-    *,
+    *more,
     batch=1,
     head=None,
     acceptance=None,
@@ -125,44 +125,32 @@ def eagle(
     capacity=CAPACITY,
     chunk=CHUNK,
     backend=DEFAULT,
+    **settings,
 ) -> Engine:
-    """A speculating engine: with a given head, or a synthetic drafter of some acceptance."""
+    """A speculating engine: with a given head, or a synthetic drafter of some acceptance.
+
+    ``more`` are further tiers; ``settings`` go to the engine.
+    """
     head = head or random_head(model)
-    verifier = teacher(
-        model,
-        batch=batch,
-        rows=shape.rows,
-        taps=head.config.taps,
-        capacity=capacity,
-        backend=backend,
+    sizes = Sizes(batch, chunk, capacity, (shape, *more))
+    verifier = teacher(model, sizes, taps=head.config.taps, backend=backend)
+    drafter = HeadBlueprint(head).build(
+        verifier, backend, shape, slots=sizes.draft_slots, positions=sizes.draft_positions
     )
-    slots = capacity + (shape.depth - 1) * shape.branch + 1
-    drafter = Drafter(
-        head,
-        verifier.vocabulary,
-        verifier.head,
-        backend,
-        batch=batch,
-        slots=slots,
-        positions=slots + shape.depth,
-    )
-    kind, proposer = Engine, Eagle3Proposer(drafter, shape)
     if acceptance is not None:
-        positions = verifier.cache.shape[2]
-        kind = SyntheticEngine
-        proposer = SyntheticProposer(drafter, shape, VOCABULARY, positions, acceptance)
-    graphs = EagleGraphs(
+        coins = toss(verifier.positions, acceptance)
+        drafter = ScriptedDrafter(drafter.head, shape.depth, shape.branch, VOCABULARY, coins, drafter.best)
+    graphs = Graphs(
         verifier,
-        proposer,
-        shape,
-        drafter="eagle3" if acceptance is None else "synthetic",
-        chunk=chunk,
-        capacity=capacity,
+        drafter,
+        sizes,
+        name="eagle3" if acceptance is None else "synthetic",
         kernels=backend.name,
+        dtype="float32",
         confidence=confidence,
         reorder=reorder or backend.reorder,
     )
-    return kind(graphs, CharacterTokenizer(), directory=Path(), dtype="float32", load_seconds=0.0)
+    return made(graphs, **settings)
 
 
 def prompts(*lengths: int, seed=0) -> list[list[int]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ms_eagle.checkpoints import cache as model_cache
 from ms_eagle.config.sections import Config
+from ms_eagle.drafters.registry import kind_of
 from ms_eagle.errors import UserError
 from ms_eagle.system.progress import Progress
 
@@ -69,7 +70,7 @@ def peers(config: Config, directory: Path, capacity: int, assistant: str | None)
         return {"path": str(path), "threads": threads, "capacity": capacity}
 
     found = [Peer(TEACHER, "engine", (), ours("none"))]
-    if config.drafter.kind != "none":
+    if kind_of(config).drafts:
         found.append(Peer(f"{TEACHER}-{config.drafter.kind}", "engine", (), ours(config.drafter.kind)))
     found += [
         transformers("transformers"),

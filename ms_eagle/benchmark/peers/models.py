@@ -90,7 +90,11 @@ class EngineModel:
         self._options = lambda count: GenerationOptions(max_new_tokens=count, ignore_eos=True)
         self._engine.warm_up(self._options(1))
         graphs = self._engine.graphs
-        self.facts = {"kernels": graphs.kernels, "drafter": graphs.drafter, **versions("mindspore")}
+        self.facts = {
+            "kernels": graphs.facts.kernels,
+            "drafter": graphs.facts.drafter,
+            **versions("mindspore"),
+        }
 
     def generate(self, prompt: Sequence[int], count: int) -> Timing:
         """See `PeerModel`."""

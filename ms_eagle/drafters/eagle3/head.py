@@ -41,11 +41,12 @@ class Fuse(nn.Cell):
         return self.fc(x)
 
 
-class Drafter(nn.Cell):
+class DraftHead(nn.Cell):
     """The head over its own static cache; row ``p`` of it pairs feature ``p`` with token ``p + 1``.
 
     Attributes:
         positions: how many absolute positions the rotary tables cover.
+        taps: teacher blocks whose inputs it reads.
         dtype: of features and hidden states.
     """
 
@@ -74,6 +75,7 @@ class Drafter(nn.Cell):
         super().__init__()
         config, tensors = head.config, head.tensors
         self.hidden_size, self.positions, self.dtype = config.hidden_size, positions, backend.dtype
+        self.taps = config.taps
         self.draft_vocab_size = config.draft_vocab_size
         own = config.own_embedding
         self.vocabulary = backend.vocabulary(tensors["embed.weight"]) if own else vocabulary

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ms_eagle.engine.requests import GenerationOptions
+from ms_eagle.engine.engine import Engine
+from ms_eagle.engine.feed import answers
+from ms_eagle.engine.requests import GenerationOptions, Request
 from ms_eagle.errors import UserError
-from ms_eagle.training.continuous import ContinuousBatch, Request
 from ms_eagle.training.corpus.chat import CorpusChat
 from ms_eagle.training.corpus.storage import Row, answer_runs, contents_sha256, read_arrays
 
@@ -61,31 +62,31 @@ class Import:
         return found
 
 
-def regenerate(batch: ContinuousBatch, rows: Sequence[Row], count: int) -> tuple[list[str], int]:
+def regenerate(engine: Engine, rows: Sequence[Row], count: int) -> tuple[list[str], int]:
     """Write some answers of conversations again, greedily.
 
     Args:
-        batch: of the teacher.
+        engine: of the teacher.
         rows: conversations to choose from, evenly.
         count: how many at most.
 
     Returns: the keys of those that came out otherwise, and how many were tried.
     """
-    fitting = [row for row in rows if len(row.ids) <= batch.capacity]
+    fitting = [row for row in rows if len(row.ids) <= engine.graphs.facts.sizes.capacity]
     places = np.unique(np.linspace(0, len(fitting) - 1, min(count, len(fitting))).astype(int))
     chosen = {fitting[place].key: fitting[place] for place in places}
     waiting = iter(chosen.values())
 
-    def next_request() -> Request | None:
+    def next_request() -> tuple[str, Request] | None:
         row = next(waiting, None)
         if row is None:
             return None
-        start, end = row.answers[len(row.answers) - 1]
-        return Request(row.key, row.ids[:start], GenerationOptions(max_new_tokens=end - start))
+        start, end = row.answers[-1]
+        return row.key, Request(row.ids[:start], GenerationOptions(max_new_tokens=end - start))
 
     differing = []
-    for reply in batch.run(next_request, greedy=True):
-        start, end = chosen[reply.key].answers[len(chosen[reply.key].answers) - 1]
-        if list(reply.token_ids) != list(chosen[reply.key].ids[start:end]):
-            differing.append(reply.key)
+    for key, answer in answers(engine, next_request):
+        start, end = chosen[key].answers[-1]
+        if list(answer.token_ids) != list(chosen[key].ids[start:end]):
+            differing.append(key)
     return differing, len(chosen)

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ms_eagle.config.sections import Config
-from ms_eagle.engine.requests import GenerationOptions
+from ms_eagle.engine.engine import Engine
+from ms_eagle.engine.feed import answers
+from ms_eagle.engine.requests import Completion, GenerationOptions, Request
 from ms_eagle.errors import UserError
 from ms_eagle.loading import load_engine, open_model
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.prompts import Prompt
 from ms_eagle.text.template import load_template
-from ms_eagle.training.continuous import ContinuousBatch, Reply, Request
 from ms_eagle.training.corpus import filters
 from ms_eagle.training.corpus.chat import CorpusChat
 from ms_eagle.training.corpus.importing import Import, regenerate
@@ -124,7 +125,7 @@ def make_corpus(
         check_settings(old.manifest.provenance, provenance, str(out))
     with Parts(out, provenance) as parts:
         ledger = Ledger(old, parts)
-        engine = functools.cache(lambda: ContinuousBatch(load_engine(config, progress)))
+        engine = functools.cache(lambda: load_engine(config, progress))
         maker = _Maker(ledger, chat, settings, engine, config.model.max_length, progress)
         for each in imports:
             maker.adopt(each, model.decoder.vocab_size)
@@ -148,7 +149,7 @@ class _Maker:
         ledger: Ledger,
         chat: CorpusChat,
         settings: Settings,
-        engine: Callable[[], ContinuousBatch],
+        engine: Callable[[], Engine],
         capacity: int,
         progress: Progress,
     ) -> None:
@@ -219,10 +220,10 @@ class _Maker:
         open_ = [row for row in bases if base_key(row.key) not in tried and self._ended(row)]
         chosen = open_[: max(0, count - len(tried))]
         turns = {row.key: self._chat.user_turns(row) for row in chosen}
-        answers = {row.key: [self._chat.answer_text(row.ids[a:b]) for a, b in row.answers] for row in chosen}
+        texts = {row.key: [self._chat.answer_text(row.ids[a:b]) for a, b in row.answers] for row in chosen}
         chosen = [row for row in chosen if turns[row.key] is not None]
         prefixes = {
-            follow_up_key(row.key): self._chat.user_prefix(turns[row.key], answers[row.key])
+            follow_up_key(row.key): self._chat.user_prefix(turns[row.key], texts[row.key])
             for row in chosen
             if self._unknown(follow_up_key(row.key))
         }
@@ -242,7 +243,7 @@ class _Maker:
         settings = self._settings
         waiting = deque((key, prefix) for key, prefix in prefixes.items())
 
-        def next_request() -> Request | None:
+        def next_request() -> tuple[str, Request] | None:
             while waiting:
                 key, prefix = waiting.popleft()
                 if len(prefix) + settings.turn_tokens > self._capacity:
@@ -251,23 +252,24 @@ class _Maker:
                 sampling = SamplingParams(
                     temperature=settings.temperature, top_p=settings.top_p, seed=self._seed(key)
                 )
-                return Request(key, prefix, GenerationOptions(settings.turn_tokens, sampling))
+                options = GenerationOptions(settings.turn_tokens, sampling)
+                return key, Request(prefix, options, reuse_prefix=True)
             return None
 
         with Pace(self._progress, what, len(prefixes)) as pace:
-            for reply in self._replies(next_request, greedy=False):
+            for key, reply in self._answers(next_request):
                 text = self._chat.answer_text(reply.token_ids).strip()
                 fault = "turn too long" if reply.finish_reason != "stop" else None
                 fault = fault or filters.turn_fault(text, self._chat.markers)
                 kind = "turn" if fault is None else "dropped"
-                self._ledger.record([Outcome(kind=kind, key=reply.key, text=fault or text)])
+                self._ledger.record([Outcome(kind=kind, key=key, text=fault or text)])
                 pace.finished(len(reply.token_ids))
 
     def _answer(self, talks: Sequence[_Talk], what: str) -> None:
         """Write the answers of conversations; each is recorded when its last one is there."""
         waiting, running = deque(talks), {talk.key: talk for talk in talks}
 
-        def next_request() -> Request | None:
+        def next_request() -> tuple[str, Request] | None:
             while waiting:
                 talk = waiting.popleft()
                 texts = [self._chat.answer_text(answer) for answer in talk.answers]
@@ -275,30 +277,31 @@ class _Maker:
                 if len(prompt) + MIN_ROOM > self._capacity:
                     self._conclude(talk, "conversation too long")
                     continue
-                return Request(talk.key, prompt, GenerationOptions(self._settings.max_new_tokens))
+                options = GenerationOptions(self._settings.max_new_tokens)
+                return talk.key, Request(prompt, options, reuse_prefix=True)
             return None
 
         with Pace(self._progress, what, len(talks)) as pace:
-            for reply in self._replies(next_request, greedy=True):
-                talk = running[reply.key]
+            for key, reply in self._answers(next_request):
+                talk = running[key]
                 if self._goes_on(talk, reply):
                     waiting.appendleft(talk)
                     pace.finished(len(reply.token_ids), jobs=0)
                 else:
                     pace.finished(len(reply.token_ids))
 
-    def _goes_on(self, talk: _Talk, reply: Reply) -> bool:
+    def _goes_on(self, talk: _Talk, reply: Completion) -> bool:
         """Take an answer; returns whether the user has something to say to it."""
         fault = filters.answer_fault(reply.token_ids, self._chat.answer_text(reply.token_ids))
-        answers = [*talk.answers, reply.token_ids]
-        row = self._chat.row(talk.key, talk.source, talk.turns[: len(answers)], answers)
+        written = [*talk.answers, reply.token_ids]
+        row = self._chat.row(talk.key, talk.source, talk.turns[: len(written)], written)
         if fault is None and row is None:
             fault = "answer not repeated by the template"
         if fault is not None:
             self._conclude(talk, fault)
             return False
-        talk.answers, talk.row = answers, row
-        if len(answers) < len(talk.turns):
+        talk.answers, talk.row = written, row
+        if len(written) < len(talk.turns):
             return True
         self._conclude(talk, "")
         return False
@@ -310,13 +313,14 @@ class _Maker:
         else:
             self._ledger.record([Outcome.of_row(talk.row)])
 
-    def _replies(self, next_request: Callable[[], Request | None], *, greedy: bool) -> Iterable[Reply]:
-        """Replies to requests; the engine is loaded if there are any."""
+    def _answers(
+        self, next_request: Callable[[], tuple[str, Request] | None]
+    ) -> Iterable[tuple[str, Completion]]:
+        """Answers to requests; the engine is loaded if there are any."""
         first = next_request()
-        if first is None:
-            return
-        pushed = [first]
-        yield from self._engine().run(lambda: pushed.pop() if pushed else next_request(), greedy=greedy)
+        if first is not None:
+            pushed = [first]
+            yield from answers(self._engine(), lambda: pushed.pop() if pushed else next_request())
 
     def _unknown(self, key: str) -> bool:
         return not self._ledger.done(key) and key not in self._ledger.turns

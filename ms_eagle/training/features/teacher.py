@@ -1,16 +1,17 @@
 """What the drafter learns from: the teacher's taps and last hidden states over known conversations."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
 from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
+from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model, load_teacher
+from ms_eagle.models.reading import Reader
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.system.progress import Progress
 
@@ -31,37 +32,11 @@ class Features:
     final: np.ndarray
 
 
-class FeatureReader(nn.Cell):
-    """One forward over a chunk of up to C tokens of each of B conversations; the same graph for every one."""
+class _TapsAndHidden(nn.Cell):
+    """What a ``Reading`` hands over: taps ``[B, C, F]`` and final states ``[B, C, E]``."""
 
-    def __init__(self, teacher: Teacher) -> None:
-        super().__init__()
-        self.teacher = teacher
-
-    def construct(self, tokens: Tensor, start: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Read a chunk.
-
-        Args:
-            tokens: ``[B, C]`` int32; beyond ``count`` any ids of the vocabulary.
-            start: ``[B]`` int32, tokens of the conversation read before.
-            count: ``[B]`` int32, how many of the C rows hold tokens; 0 leaves a sequence alone.
-
-        Returns:
-            taps ``[B, C, F]`` and final states ``[B, C, E]``; rows beyond ``count`` mean nothing.
-        """
-        hidden, taps = self.teacher(tokens, *self.teacher.steps.chunk_rows(tokens, start, count))
+    def construct(self, hidden: Tensor, taps: Tensor) -> tuple[Tensor, Tensor]:
         return taps, hidden
-
-
-@dataclass
-class _Reading:
-    """A conversation that occupies one of the B sequences."""
-
-    number: int
-    ids: np.ndarray
-    taps: np.ndarray
-    final: np.ndarray
-    done: int = 0
 
 
 class TeacherFeatures:
@@ -80,11 +55,9 @@ class TeacherFeatures:
             width: E, its hidden size.
             chunk: C, tokens of a conversation per forward; B * C rows are computed together.
         """
-        self.width = width
-        self._read = FeatureReader(teacher)
-        self.taps, self._chunk = teacher.taps, chunk
-        self._batch, self._capacity = teacher.cache.shape[0], teacher.cache.shape[2] - 1
-        self._vocabulary = teacher.vocab_size
+        self.width, self.taps = width, teacher.taps
+        self._reader = Reader(teacher, _TapsAndHidden(), chunk)
+        self._capacity, self._vocabulary = teacher.cache.shape[2] - 1, teacher.vocab_size
 
     def compute(self, conversations: Iterable[tuple[int, np.ndarray]]) -> Iterator[tuple[int, Features]]:
         """Compute the features of every conversation.
@@ -98,21 +71,15 @@ class TeacherFeatures:
             UserError: a conversation is empty, longer than the caches or has ids outside the vocabulary; a
                 feature is not finite or too large for float16.
         """
-        waiting = iter(conversations)
-        running: list[_Reading | None] = [None] * self._batch
-        while True:
-            for row, reading in enumerate(running):
-                if reading is None and (following := next(waiting, None)) is not None:
-                    running[row] = self._begin(*following)
-            if not any(running):
-                return
-            self._advance(running)
-            for row, reading in enumerate(running):
-                if reading is not None and reading.done == len(reading.ids):
-                    running[row] = None
-                    yield reading.number, Features(reading.taps, reading.final)
+        parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for piece in self._reader.pieces(self._check(*each) for each in conversations):
+            taps, final = (self._half(piece.number, values) for values in piece.values)
+            parts.setdefault(piece.number, []).append((taps, final))
+            if piece.last:
+                taps, final = (np.concatenate(each) for each in zip(*parts.pop(piece.number), strict=True))
+                yield piece.number, Features(taps, final)
 
-    def _begin(self, number: int, ids: np.ndarray) -> _Reading:
+    def _check(self, number: int, ids: np.ndarray) -> tuple[int, np.ndarray]:
         if not 0 < len(ids) <= self._capacity:
             raise UserError(
                 f"conversation {number} has {len(ids)} tokens; expected 1 to {self._capacity}, the longest "
@@ -123,31 +90,7 @@ class TeacherFeatures:
                 f"conversation {number} holds the token id {ids.max()}, outside the teacher's vocabulary of "
                 f"{self._vocabulary}: it was made with another tokenizer."
             )
-        none = np.empty((len(ids), 0), np.float16)
-        return _Reading(number, ids, none, none)
-
-    def _advance(self, running: Sequence[_Reading | None]) -> None:
-        """One forward: the next chunk of every running conversation."""
-        tokens = np.zeros((self._batch, self._chunk), np.int32)
-        start, count = np.zeros(self._batch, np.int32), np.zeros(self._batch, np.int32)
-        for row, reading in enumerate(running):
-            if reading is not None:
-                part = reading.ids[reading.done : reading.done + self._chunk]
-                tokens[row, : len(part)] = part
-                start[row], count[row] = reading.done, len(part)
-        taps, final = self._read(*(Tensor(values, ms.int32) for values in (tokens, start, count)))
-        taps, final = taps.asnumpy(), final.asnumpy()
-        for row, reading in enumerate(running):
-            if reading is None:
-                continue
-            if not reading.done:
-                length = len(reading.ids)
-                reading.taps = np.empty((length, self.width * len(self.taps)), np.float16)
-                reading.final = np.empty((length, self.width), np.float16)
-            end = reading.done + count[row]
-            reading.taps[reading.done : end] = self._half(reading.number, taps[row, : count[row]])
-            reading.final[reading.done : end] = self._half(reading.number, final[row, : count[row]])
-            reading.done = int(end)
+        return number, ids
 
     def _half(self, number: int, values: np.ndarray) -> np.ndarray:
         """``values`` as float16, which must hold them."""
@@ -183,6 +126,6 @@ def load_features(
             f"the longest conversation has {longest} tokens, but the teacher was made for {limit} positions: "
             "it was made with another teacher."
         )
-    teacher = load_teacher(model, backend, progress, batch=_BATCH, slots=longest + 1, taps=taps)
+    teacher = load_teacher(model, backend, progress, sizes=Sizes(_BATCH, _CHUNK, longest), taps=taps)
     backend.settle(teacher)
     return TeacherFeatures(teacher, model.decoder.hidden_size, _CHUNK)

@@ -1,0 +1,106 @@
+"""From the section ``drafter`` to an EAGLE-3 drafter over its own static cache."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ms_eagle.backends.stock import StockBackend as Backend
+from ms_eagle.checkpoints import sources
+from ms_eagle.config.sections import Config
+from ms_eagle.drafters.base import Needs
+from ms_eagle.drafters.eagle3.checkpoint import Head, load_head
+from ms_eagle.drafters.eagle3.drafter import Eagle3Drafter
+from ms_eagle.drafters.eagle3.head import DraftHead
+from ms_eagle.drafters.eagle3.random_weights import random_head
+from ms_eagle.drafters.eagle3.vocabulary import narrowed
+from ms_eagle.drafters.eagle3.window import WindowedRows
+from ms_eagle.errors import UserError
+from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.teacher import Teacher
+from ms_eagle.system.progress import Progress
+from ms_eagle.tree.shape import TreeShape
+
+
+def locate(config: Config, progress: Progress) -> Path:
+    """Where the files of ``drafter.source`` are.
+
+    Raises:
+        UserError: it is missing, or the files cannot be had.
+    """
+    source = config.drafter.source
+    if source is None:
+        raise UserError(
+            "drafter.kind is eagle3, but drafter.source is missing: set it to the directory of a head "
+            "or to hf:org/name."
+        )
+    try:
+        return sources.resolve_head(source, cache_dir=config.model.cache_path, progress=progress).directory
+    except UserError as error:
+        raise UserError(f"drafter.source: {error}") from error
+
+
+def open_head(config: Config, decoder: DecoderConfig, progress: Progress) -> "HeadBlueprint":
+    """Read the head of the section ``drafter``.
+
+    Raises:
+        UserError: it cannot be had, is damaged, or belongs to another teacher; see ``load_head``.
+    """
+    drafter = config.drafter
+    directory = locate(config, progress)
+    head = load_head(directory, teacher=decoder, taps=drafter.taps, rope_theta=drafter.rope_theta)
+    head = head if drafter.vocabulary is None else narrowed(head, drafter.vocabulary)
+    return HeadBlueprint(head, drafter.window)
+
+
+def random(config: Config, decoder: DecoderConfig) -> "HeadBlueprint":
+    """A head of random weights in the teacher's sizes."""
+    return HeadBlueprint(random_head(decoder, config.drafter.taps), config.drafter.window)
+
+
+@dataclass(frozen=True)
+class HeadBlueprint:
+    """See ``base.Blueprint``.
+
+    Attributes:
+        head: its weights and variants.
+        window: how many last positions it sees; None for all.
+    """
+
+    head: Head
+    window: int | None = None
+    needs: Needs = field(init=False)
+    files: list[dict[str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needs", Needs(self.head.config.taps))
+        files = [{"file": name, "sha256": digest} for name, digest in self.head.hashes.items()]
+        object.__setattr__(self, "files", files)
+
+    def check(self, shape: TreeShape) -> None:
+        """Refuse a branch that the draft vocabulary is too small for.
+
+        Raises:
+            UserError: so it is.
+        """
+        shape.check_vocabulary(self.head.config.draft_vocab_size)
+
+    def build(
+        self, teacher: Teacher, backend: Backend, shape: TreeShape, *, slots: int, positions: int
+    ) -> Eagle3Drafter:
+        """See ``base.Blueprint``."""
+        head = build_head(self.head, teacher, backend, slots=slots, positions=positions)
+        if self.window is not None:
+            head.rows = WindowedRows(head.rows, self.window)
+        return Eagle3Drafter(head, shape.depth, shape.branch)
+
+
+def build_head(head: Head, teacher: Teacher, backend: Backend, *, slots: int, positions: int) -> DraftHead:
+    """The head's Cell, which may borrow the teacher's embedding and LM head."""
+    return DraftHead(
+        head,
+        teacher.vocabulary,
+        teacher.head,
+        backend,
+        batch=teacher.cache.shape[0],
+        slots=slots,
+        positions=positions,
+    )
