@@ -9,13 +9,14 @@ import pytest
 from support import head_files, tiny_eagle
 
 from ms_eagle import loading
-from ms_eagle.drafters.scripted import SyntheticEngine
+from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.models.commit import FastReorder, FullReorder
 from ms_eagle.paths import ROOT
 from ms_eagle.system import quiet
 from ms_eagle.system.progress import Progress
+from ms_eagle.tree.shape import TreeShape
 
 TAPS = (2, 4, 5)  # the default triple of a teacher of eight layers
 TOOL = ROOT / "tools" / "infer.py"
@@ -64,12 +65,12 @@ def published(model, layout, directory):
 def test_heads_of_every_layout(model, layout, tmp_path):
     engine = tiny_eagle.engine(model, published(model, layout, tmp_path / "head"))
     graphs = engine.graphs
-    assert graphs.drafter == "eagle3"
+    assert graphs.facts.drafter == "eagle3"
     assert graphs.teacher.taps == TAPS
-    drafter = graphs.proposer.drafter
+    drafter = graphs.drafter.head
     assert drafter.draft_vocab_size == 32
     assert (drafter.vocabulary is graphs.teacher.vocabulary) == (layout != "SafeAILab")
-    # Caches and tables as DESIGN.md sizes them: capacity 96, M = 6, D = 3, k = 3.
+    # Caches and tables as ``cycle.sizes`` has them: capacity 96, M = 6, D = 3, k = 3.
     assert graphs.teacher.cache.shape[2] == 96 + 7 + 1
     assert drafter.cache.shape[2] == 96 + 2 * 3 + 1
     assert drafter.positions >= 96 + 3
@@ -99,23 +100,22 @@ def test_options_reach_the_graphs(small):
         "drafter.rope_theta=77",
     ]
     graphs = tiny_eagle.engine(small, head, chosen).graphs
-    assert (graphs.batch, graphs.width, graphs.chunk, graphs.capacity) == (2, 4, 8, 96)
-    cycle = graphs.cycle(True)
+    assert graphs.facts.sizes == Sizes(2, 8, 96, (TreeShape(2, 3, 3),))
+    cycle = graphs.cycle(TreeShape(2, 3, 3), False)
     assert isinstance(cycle.reorder, FullReorder)
     assert float(cycle.tensorize.log_confidence) == pytest.approx(-1.3863, abs=1e-4)
     assert graphs.teacher.cache.shape[2] == 96 + 3 + 1
-    second = graphs.proposer.drafter.rows.sin.asnumpy()[1, 1]  # position 1, second of four frequencies
+    second = graphs.drafter.head.rows.sin.asnumpy()[1, 1]  # position 1, second of four frequencies
     assert second == pytest.approx(77 ** (-1 / 4), abs=0.05)
     stock = tiny_eagle.engine(small, head, ["execution.kernels=eager"]).graphs
-    assert isinstance(stock.cycle(True).reorder, FastReorder)
+    assert isinstance(stock.cycle(stock.facts.sizes.tiers[0], False).reorder, FastReorder)
 
 
 def test_kinds_of_drafters(small):
     head = tiny_eagle.head_dir(small, small.parent, name="kinds")
-    assert tiny_eagle.engine(small, head, ["drafter.kind=none"]).graphs.drafter == "none"
+    assert tiny_eagle.engine(small, head, ["drafter.kind=none"]).graphs.facts.drafter == "none"
     engine = tiny_eagle.engine(small, None, ["drafter.kind=synthetic", "drafter.taps=[0,1]"])
-    assert isinstance(engine, SyntheticEngine)
-    assert engine.graphs.drafter == "synthetic"
+    assert (engine.graphs.facts.drafter, engine.graphs.facts.scripted) == ("synthetic", True)
 
 
 def refused(model, head, overrides=()):
@@ -135,6 +135,9 @@ def test_refused_before_the_model_is_looked_for(tmp_path):
         missing, None, ["tree.budget=22"]
     )
     assert "does not exist" in refused(missing, None)
+    assert refused(missing, None, ["drafter.kind=eagel3"]) == (
+        "drafter.kind is 'eagel3'; expected none, eagle3, synthetic."
+    )
 
 
 def test_refused_heads(small, model, tmp_path, monkeypatch):

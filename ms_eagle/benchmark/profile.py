@@ -62,23 +62,23 @@ class StagedEngine:
     """Answers with staged cycles, over the weights and caches of a pair.
 
     Attributes:
-        graphs: the stages.
+        graphs: the stages; engine: what runs them.
     """
 
     def __init__(self, pair: Pair, graphs: StagedGraphs | None = None) -> None:
         """``graphs``: those of an earlier profile of the pair, which are compiled already."""
         self._pair, self.graphs = pair, graphs or StagedGraphs(pair.performance, "profile")
         known = pair.speculative
-        self._engine = Engine(self.graphs, known.tokenizer, directory=known.directory)
+        self.engine = Engine(self.graphs, known.tokenizer, directory=known.directory)
 
     def run(self, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> list[dict[str, float]]:
         """Answer up to a batch of prompts; seconds by stage of every cycle."""
         requests = self._pair.requests(prompts, options)
-        self._engine.warm_up(options)
+        self.engine.warm_up(options)
         seconds: list[dict[str, float]] = []
         self.graphs.follow(lambda cycle: seconds.append(dict(cycle.watch.seconds)))
         self.graphs.restart()
-        self._engine.run(requests)
+        self.engine.run(requests)
         return seconds
 
 

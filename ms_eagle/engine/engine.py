@@ -93,7 +93,7 @@ class Engine:
     @property
     def compilations(self) -> int:
         """How many graphs have been compiled so far; constant after warm-up."""
-        return self._compiled.count
+        return self._compiled.count + (0 if self._teacher is None else self._teacher.compilations)
 
     @property
     def compile_seconds(self) -> float:

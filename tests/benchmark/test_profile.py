@@ -8,7 +8,7 @@ from support import tiny_eagle
 from ms_eagle.benchmark import profile
 from ms_eagle.benchmark.engines import Pair
 from ms_eagle.benchmark.plan import Question
-from ms_eagle.benchmark.staged import STAGES, StagedGraphs
+from ms_eagle.cycle.stages import STAGES, StagedGraphs
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.system.progress import Progress
 
@@ -36,8 +36,8 @@ def plain(pair, config):
     kept = []
     init = StagedGraphs.__init__
 
-    def keep(graphs, performance):
-        init(graphs, performance)
+    def keep(graphs, performance, mode, hook=None):
+        init(graphs, performance, mode, hook)
         kept.append(graphs)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -57,21 +57,20 @@ def test_every_stage_has_its_time(plain):
 
 
 def test_stages_give_the_tokens_of_one_graph(pair, config, plain):
-    staged = profile.StagedEngine(pair, config, plain[1])
+    staged = profile.StagedEngine(pair, plain[1])
     options = GenerationOptions(12, ignore_eos=True)
     prompt = [5, 6, 7, 8, 9]
     (wanted,) = pair.alone([prompt], options)
     (found,) = pair.speculate([prompt], options, [wanted])
-    pair.script([prompt], options, [wanted])
-    (apart,) = staged.engine.generate([prompt], options)
+    (apart,) = staged.engine.run(pair.requests([prompt], options, [wanted]))
     assert apart.token_ids == found.completion.token_ids == wanted.completion.token_ids
     assert apart.accept_L == found.completion.accept_L
 
 
 @pytest.mark.parametrize("stage", ["commit", "tensorize"])
 def test_a_planted_slow_stage_shows_in_the_profile(pair, config, plain, monkeypatch, stage):
-    staged = profile.StagedEngine(pair, config, plain[1])
-    stages = plain[1].staged[True].stages
+    staged = profile.StagedEngine(pair, plain[1])
+    stages = plain[1].stages[pair.performance.facts.sizes.tiers[0]]
     real = getattr(stages, stage)
 
     def slow(*arguments):

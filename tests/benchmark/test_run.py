@@ -10,8 +10,9 @@ from support import tiny_eagle
 from support.turn_files import timeless
 
 from ms_eagle.benchmark import turn_log
-from ms_eagle.benchmark.engines import Answer, Pair
+from ms_eagle.benchmark.engines import Pair
 from ms_eagle.benchmark.launcher import Worker
+from ms_eagle.benchmark.pair import Answer
 from ms_eagle.benchmark.run import Job, run
 from ms_eagle.benchmark.sweep import Point, Sweep, run_sweep
 from ms_eagle.benchmark.sweep_page import write

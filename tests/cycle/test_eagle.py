@@ -94,12 +94,12 @@ def test_stops_inside_an_accepted_run(model, plain):
         assert (got.text, got.token_ids, got.finish_reason) == (want.text, want.token_ids, "stop")
     for place in (4, 5, 6, 7):
         ids = (whole.token_ids[place],)
-        for e in (engine, engine._teacher, plain):
+        for e in (engine, plain):
             e.tokenizer.eos_ids = ids
         try:
             got, want = (e.generate([prompt], GenerationOptions(30))[0] for e in (engine, plain))
         finally:
-            for e in (engine, engine._teacher, plain):
+            for e in (engine, plain):
                 e.tokenizer.eos_ids = own
         assert (got.token_ids, got.finish_reason) == (want.token_ids, "stop")
 
@@ -200,8 +200,8 @@ def test_both_caches_after_every_commit_equal_a_fresh_run(model):
     graphs, prompts = engine.graphs, tiny_engine.prompts(*lengths, seed=12)
     caches = {
         name: (
-            {"teacher": graphs.teacher, "drafter": graphs.proposer.drafter}[name].cache,
-            {"teacher": fresh.graphs.teacher, "drafter": fresh.graphs.proposer.drafter}[name].cache,
+            {"teacher": graphs.teacher, "drafter": graphs.drafter.head}[name].cache,
+            {"teacher": fresh.graphs.teacher, "drafter": fresh.graphs.drafter.head}[name].cache,
         )
         for name in ("teacher", "drafter")
     }
@@ -212,8 +212,8 @@ def test_both_caches_after_every_commit_equal_a_fresh_run(model):
     sequences = [list(p) for p in prompts]
     make, checked = graphs.cycle, []
 
-    def cycle(greedily):
-        cell = make(greedily)
+    def cycle(tier, sampled):
+        cell = make(tier, sampled)
 
         def run(root, n, active, *rest):
             report, state = cell(root, n, active, *rest)
@@ -227,7 +227,7 @@ def test_both_caches_after_every_commit_equal_a_fresh_run(model):
         return run
 
     def _compare(lengths_now):
-        fresh._cached = [[] for _ in range(batch)]
+        fresh.forget()
         # Reading a prompt of n + 1 tokens commits n of them.
         fresh.generate([s[: n + 1] for s, n in zip(sequences, lengths_now, strict=True)], greedy(1))
         for name, (cache, clean) in caches.items():
@@ -282,5 +282,5 @@ def test_float16_speculation_equals_float16_alone(model):
     prompts = tiny_engine.prompts(6, 15, seed=15)
     engine = tiny_engine.eagle(model, SHAPE, acceptance=0.8, backend=StockBackend("eager", ms.float16))
     got = engine.generate(prompts, options)
-    assert tokens(got) == tokens(engine._teacher.generate(prompts, options))
+    assert tokens(got) == tokens(engine.alone().generate(prompts, options))
     assert max(max(c.accept_L) for c in got) > 0

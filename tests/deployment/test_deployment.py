@@ -128,7 +128,7 @@ def test_bundle_equals_engine_for_fifty_prompts(deployment, engine):
     assert deployed.compilations == 3
     assert tokens(deployment.engine("4x2x2"), asked[:8], GREEDY) == plain[:8]
     alone = deployment.engine(drafter=False)
-    assert alone.graphs.drafter == "none"
+    assert alone.graphs.facts.drafter == "none"
     assert tokens(alone, asked[:8], GREEDY) == plain[:8]
     assert tokens(alone, asked[3:4], sampled(3)) == drawn[3:4]
 

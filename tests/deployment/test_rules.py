@@ -39,7 +39,7 @@ def graphs():
 
 @pytest.fixture(scope="module")
 def greedy(graphs):
-    return stripped(export_graph(graphs.cycle(True), tuple(cycle_inputs(graphs).values())))
+    return stripped(export_graph(graphs.cycle(SHAPE, False), tuple(cycle_inputs(graphs).values())))
 
 
 def stripped(graph):
@@ -79,7 +79,7 @@ def wrong(index=None, **construct):
 def test_cycles_for_ascend_keep_every_rule(graphs, greedy, sampled):
     graph = greedy
     if sampled:
-        graph = stripped(export_graph(graphs.cycle(False), tuple(cycle_inputs(graphs).values())))
+        graph = stripped(export_graph(graphs.cycle(SHAPE, True), tuple(cycle_inputs(graphs).values())))
     assert broken(graph, sampled=sampled) == {}
     # The drafter's layer runs once a level: depth - 1 forwards, and the extension.
     assert graph.operators()["FlashAttentionScore"] == 2 + SHAPE.depth

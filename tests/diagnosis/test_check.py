@@ -7,6 +7,7 @@ import pytest
 from support import fitted_head, tiny_eagle
 
 from ms_eagle import loading
+from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.diagnosis.check import Bench, Passages, check_head, diagnose
 from ms_eagle.diagnosis.report import lines, record
 from ms_eagle.diagnosis.suspects import as_it_is, suspects
@@ -39,7 +40,7 @@ def bench(model):
     opened = loading.open_model(config, QUIET)
     backend = loading.start_device(config, QUIET, SHAPE.depth)
     teacher = loading.load_teacher(
-        opened, backend, QUIET, batch=1, slots=130, taps=tuple(range(opened.decoder.num_layers))
+        opened, backend, QUIET, sizes=Sizes(1, 8, 128), taps=tuple(range(opened.decoder.num_layers))
     )
     passages = Passages(config, opened, teacher, backend.name, 128, QUIET).read(None)
 

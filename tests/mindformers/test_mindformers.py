@@ -128,7 +128,7 @@ def test_a_legacy_yaml_registers_and_builds_the_model(paths, plain, ids, monkeyp
     }
     arch = {"type": "EagleForCausalLM", "auto_register": "eagle_mindformers.EagleForCausalLM"}
     network = build_network(MindFormerConfig(model_config=settings, arch=arch))
-    assert network.engine.graphs.drafter == "eagle3"
+    assert network.engine.graphs.facts.drafter == "eagle3"
     assert network.generation_config.max_length == 16
     assert same(network.generate(ids, max_new_tokens=6), plain.generate(ids, max_new_tokens=6))
 

@@ -119,7 +119,7 @@ def test_a_native_teacher_speculates_losslessly(kernels, qwen3, theirs):
     ms.set_context(mode=ms.PYNATIVE_MODE)
     kernels.lowest = 0
     model = EagleForCausalLM(configured(qwen3, "mindformers", **SYNTHETIC))
-    assert model.engine.graphs.kernels == "mindformers"
+    assert model.engine.graphs.facts.kernels == "mindformers"
     padded, options, expected = theirs["qwen3"][0]
     assert tokens_of(model.generate(padded, **options)) == tokens_of(expected.sequences)
     accepted = [count for completion in model.completions for count in completion.accept_L]

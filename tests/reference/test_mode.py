@@ -7,7 +7,7 @@ from support import tiny_eagle
 
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
-from ms_eagle.reference.audit import Audit, Tie, read_fresh
+from ms_eagle.reference.audit import Answered, Audit, Tie, read_fresh
 from ms_eagle.reference.invariants import InvariantError
 from ms_eagle.sampling.options import SamplingParams
 
@@ -158,18 +158,26 @@ VIOLATIONS = {
     "a source beyond the cache": ("moves", with_result(0, (0, 1), 10**6), "index.range"),
     "a target below the first slot": ("moves", with_result(1, (0, 1), -1), "index.range"),
     "a commit elsewhere": ("moves", with_result(1, (0, 0), 30), "cache.equal"),
-    "a wrong committed length": ("commit", lambda n: changed(n, (0,), 1), "commit.length"),
-    "a drafter slot beyond the cache": ("extend_rows", with_result(1, (0, 2), 10**6), "index.range"),
-    "a drafter row that sees too much": ("extend_rows", with_result(2, (0, 0, 0, 40), False), "mask.keys"),
+    "a drafter slot beyond the cache": ("take_rows", with_result(1, (0, 2), 10**6), "index.range"),
+    "a drafter row that sees too much": ("take_rows", with_result(2, (0, 0, 0, 40), False), "mask.keys"),
 }
+
+
+def owner_of(engine, stage):
+    """Which object runs a stage, and its name there."""
+    cycle = engine.graphs.cycle(engine.graphs.facts.sizes.tiers[0], False)
+    if stage == "verify":
+        return cycle, "_verify"
+    if stage in ("sprout", "take_rows", "take"):
+        return cycle.stages.drafter, f"_{stage}"
+    return cycle.stages, stage
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
 def test_a_broken_invariant_between_stages_ends_the_run(reference, model, monkeypatch, name):
     stage, corrupt, invariant = VIOLATIONS[name]
     reference.warm_up(SHORT)
-    cycle = reference.graphs.cycle(True)
-    owner = cycle if stage == "verify" else cycle.stages
+    owner, stage = owner_of(reference, stage)
     sound = getattr(owner, stage)
     monkeypatch.setattr(owner, stage, lambda *arguments: corrupt(sound(*arguments)))
     with pytest.raises(InvariantError) as error:
@@ -183,14 +191,14 @@ def test_a_broken_invariant_between_stages_ends_the_run(reference, model, monkey
         (0, "verify", 2, "cache.kept"),
         (0, "verify", 50, "cache.writes"),
         (0, "commit", 2, "cache.writes"),
-        (1, "extend", 1, "cache.kept"),
-        (1, "extend", 60, "cache.writes"),
+        (1, "take", 1, "cache.kept"),
+        (1, "take", 60, "cache.writes"),
     ],
 )
 def test_a_stray_cache_write_ends_the_run(reference, model, monkeypatch, which, stage, slot, invariant):
     reference.warm_up(SHORT)
-    cycle, cache = reference.graphs.cycle(True), reference.graphs.watches[which].cache
-    owner = cycle if stage == "verify" else cycle.stages
+    cache = reference.graphs.watches[which].cache
+    owner, stage = owner_of(reference, stage)
     sound = getattr(owner, stage)
 
     def stray(*arguments):
@@ -206,7 +214,7 @@ def test_a_stray_cache_write_ends_the_run(reference, model, monkeypatch, which, 
 
 def test_a_stray_write_while_the_prompt_is_read_ends_the_run(reference, model, monkeypatch):
     reference.warm_up(SHORT)
-    prefill, cache = reference.graphs.prefill(), reference.graphs.teacher.cache
+    prefill, cache = reference.graphs.prefill(), reference.graphs.watches[0].cache
     sound = prefill._cell
 
     def stray(*arguments):
@@ -220,9 +228,8 @@ def test_a_stray_write_while_the_prompt_is_read_ends_the_run(reference, model, m
 
 
 def test_caches_that_differ_from_a_fresh_run_end_the_answer(reference, model, monkeypatch):
-    recorder = reference.graphs.observer
-    sound = recorder.cycled
-    cycle = reference.graphs.cycle(True)
+    sound = reference.observer.cycled
+    cycle = reference.graphs.cycle(reference.graphs.facts.sizes.tiers[0], False)
     for watch in reference.graphs.watches:
 
         def late(cycle, watch=watch):
@@ -239,31 +246,37 @@ def test_caches_that_differ_from_a_fresh_run_end_the_answer(reference, model, mo
 def test_an_audit_measures_restores_and_sees_another_token(reference, model):
     asked = prompts(model, 9, 6)
     completions = reference.generate(asked, GREEDY)
-    graphs, cycle = reference.graphs, reference.graphs.cycle(True)
+    graphs, vocabulary = reference.graphs, reference.graphs.facts.vocab_size
     sequences = [[*p, *c.token_ids] for p, c in zip(asked, completions, strict=True)]
-    n = np.array([len(sequence) - 1 for sequence in sequences], np.int32)
+
+    def answers(*lengths):
+        return {
+            row: Answered(asked[row], sequences[row], n, SamplingParams()) for row, n in enumerate(lengths)
+        }
+
+    whole = [len(sequence) - 1 for sequence in sequences]
     audit = Audit(graphs)
     before = [watch.look() for watch in graphs.watches]
-    findings = audit.check(asked, sequences, n, greedy=True, controls=cycle.controls)
+    findings = audit.check(answers(*whole))
     assert set(findings.cache_difference) == {"teacher", "drafter"}
     assert max(findings.cache_difference.values()) < 1e-4
-    assert findings.ties == [[], []]
+    assert findings.ties == {0: [], 1: []}
     for watch, image in zip(graphs.watches, before, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(watch.look(), image, strict=True))
-    wrong = (sequences[1][6] + 1) % graphs.vocab_size
+    assert audit.check({1: answers(*whole)[1]}).ties == {1: []}  # one slot alone, whatever the other holds
+    wrong = (sequences[1][6] + 1) % vocabulary
     sequences[1][6] = wrong
     with pytest.raises(InvariantError, match=r"cache\.equal"):
-        audit.check(asked, sequences, n, greedy=True, controls=cycle.controls)
+        audit.check(answers(*whole))
     sequences[1] = sequences[1][:7]
-    read_fresh(graphs, sequences, np.array([n[0], 6], np.int32))  # caches that belong to the wrong token
+    n = np.array([whole[0], 6], np.int32)
+    read_fresh(graphs, sequences, n)  # caches that belong to the wrong token
     with pytest.raises(InvariantError, match=rf"output\.equal: found token {wrong} at batch 1, position 6"):
-        audit.check(asked, sequences, np.array([n[0], 6], np.int32), greedy=True, controls=cycle.controls)
+        audit.check(answers(*n.tolist()))
     # The same difference between logits that are as good as equal is rounding: noted, not raised.
-    audit._logits = lambda root, n, count: Tensor(np.ones((2, 1, graphs.vocab_size), np.float32))
-    findings = audit.check(
-        asked, sequences, np.array([n[0], 6], np.int32), greedy=True, controls=cycle.controls
-    )
-    assert findings.ties == [[], [Tie(6, wrong, completions[1].token_ids[0], 0.0)]]
+    audit._logits = lambda root, n, count: Tensor(np.ones((2, 1, vocabulary), np.float32))
+    findings = audit.check(answers(*n.tolist()))
+    assert findings.ties == {0: [], 1: [Tie(6, wrong, completions[1].token_ids[0], 0.0)]}
 
 
 @pytest.mark.parametrize(

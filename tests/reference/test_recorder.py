@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from support import tiny_eagle
 
-from ms_eagle.engine.requests import TurnName
-from ms_eagle.engine.requests import GenerationOptions
+from ms_eagle.engine.requests import GenerationOptions, TurnName
 from ms_eagle.errors import UserError
 from ms_eagle.reference.invariants import InvariantError
 from ms_eagle.reference.replay import replay, requests_of
@@ -121,7 +120,7 @@ def test_a_replay_names_what_came_out_otherwise(run, trace):
 
 def test_a_broken_invariant_ends_the_trace_with_all_that_a_replay_needs(run, monkeypatch):
     engine, _, path, prompts, _ = run
-    stages = engine.graphs.cycle(False).stages
+    stages = engine.graphs.stages[engine.graphs.facts.sizes.tiers[0]]
     sound, calls = stages.accept, []
 
     def wrong(*arguments):

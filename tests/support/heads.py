@@ -8,7 +8,7 @@ from support import reference_head
 from ms_eagle.backends.stock import StockBackend
 from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.drafters.eagle3.config import HeadConfig
-from ms_eagle.drafters.eagle3.head import Drafter
+from ms_eagle.drafters.eagle3.head import DraftHead
 from ms_eagle.models.rope import RopeConfig
 
 VOCABULARY, SLOTS, BRANCH = 40, 24, 3
@@ -56,10 +56,10 @@ def teacher_ends(width=24, seed=5):
     return [rng.standard_normal((VOCABULARY, width)).astype(np.float32) for _ in range(2)]
 
 
-def drafter_cell(head, ends, batch, slots=SLOTS, backend=None) -> Drafter:
+def drafter_cell(head, ends, batch, slots=SLOTS, backend=None) -> DraftHead:
     backend = backend or StockBackend("eager", ms.float32)
     vocabularies = [backend.vocabulary(array) for array in ends]
-    return Drafter(head, *vocabularies, backend, batch=batch, slots=slots, positions=slots)
+    return DraftHead(head, *vocabularies, backend, batch=batch, slots=slots, positions=slots)
 
 
 class Reference:

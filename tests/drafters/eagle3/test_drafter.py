@@ -6,42 +6,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from mindspore import Tensor, nn
+from mindspore import Tensor
 from support.heads import PLAIN, VOCABULARY, Reference, drafter_cell, int32, random_head, teacher_ends
 
-from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
+from ms_eagle.drafters.eagle3.drafter import Eagle3Drafter
+from ms_eagle.models.stage import Stage
 from ms_eagle.tree.shape import TreeShape
 
 CAPACITY, CHUNK, FEATURES = 12, 4, 72
 
 
-class Propose(nn.Cell):
-    def __init__(self, proposer):
-        super().__init__()
-        self.proposer = proposer
-
-    def construct(self, root, n, active, state):
-        return self.proposer.propose(root, n, active, state)
-
-
-class Extend(nn.Cell):
-    def __init__(self, proposer):
-        super().__init__()
-        self.proposer = proposer
-
-    def construct(self, taps, tokens, start, count, state):
-        return self.proposer.extend(taps, tokens, start, count, state)
-
-
 class Drafting:
-    """A proposer for a batch, beside what it should do: one list of pairs (taps, next token) a sequence."""
+    """A drafter for a batch, beside what it should do: one list of pairs (taps, next token) a sequence."""
 
     def __init__(self, config, shape, batch=2, seed=0):
         self.head, self.ends, self.shape, self.batch = random_head(config, seed), teacher_ends(), shape, batch
         slots = CAPACITY + (shape.depth - 1) * shape.branch + 1
-        self.drafter = drafter_cell(self.head, self.ends, batch, slots)
-        proposer = Eagle3Proposer(self.drafter, shape)
-        self._propose, self._extend = Propose(proposer), Extend(proposer)
+        self.cell = drafter_cell(self.head, self.ends, batch, slots)
+        drafter = Eagle3Drafter(self.cell, shape.depth, shape.branch)
+        self._propose, self._take = Stage(drafter.propose), Stage(drafter.take)
         self.rng = np.random.default_rng(seed + 1)
         self.restart()
 
@@ -59,7 +42,7 @@ class Drafting:
         taps = self.rng.standard_normal((self.batch, CHUNK, FEATURES)).astype(np.float32)
         tokens = self.rng.integers(0, VOCABULARY, (self.batch, CHUNK))
         start = self.lengths()
-        self.state = self._extend(Tensor(taps), int32(tokens), int32(start), int32(counts), self.state)
+        self.state = self._take(Tensor(taps), int32(tokens), int32(start), int32(counts), self.state)
         for b, count in enumerate(counts):
             self.taps[b] = np.concatenate([self.taps[b], taps[b, :count]])
             self.tokens[b] += tokens[b, :count].tolist()
@@ -70,7 +53,7 @@ class Drafting:
 
     def caches(self):
         """Every K and V, ``[L, 2, B, H_kv, S, d]``, copied."""
-        cache = self.drafter.cache
+        cache = self.cell.cache
         return np.array(
             [
                 [buffer.asnumpy().reshape(cache.shape) for buffer in pair]
@@ -191,7 +174,7 @@ def changed_slots(before, after):
 
 
 def test_what_is_written(drafting):
-    trash = drafting.drafter.cache.trash
+    trash = drafting.cell.cache.trash
     before = drafting.caches()
     drafting.extend([3, 0])
     after_extend = drafting.caches()

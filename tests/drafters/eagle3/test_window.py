@@ -9,8 +9,8 @@ from support import tiny_eagle
 
 from ms_eagle.drafters.eagle3.window import windowed
 from ms_eagle.engine.requests import GenerationOptions
-from ms_eagle.engine.windows import windows
 from ms_eagle.errors import UserError
+from ms_eagle.models.reading import windows
 
 SLOTS = 24
 WINDOW = "drafter.window="
@@ -79,8 +79,9 @@ def drafted(model, head, *overrides):
     engine = tiny_eagle.engine(model, head, overrides)
     prompt = np.random.default_rng(0).integers(3, 90, 40).tolist()
     (completion,) = engine.generate([prompt], GenerationOptions(6, ignore_eos=True))
-    graphs, state = engine.graphs, engine.graphs.initial_state()
-    for chunk, start, count in windows([prompt], np.zeros(1, np.int32), np.array([39]), graphs.chunk):
+    graphs, state = engine.graphs, engine.graphs.empty()
+    chunks = windows([prompt], np.zeros(1, np.int32), np.array([39]), graphs.facts.sizes.chunk)
+    for chunk, start, count in chunks:
         state = graphs.prefill()(Tensor(chunk), Tensor(start), Tensor(count), state)
     return completion.token_ids, completion.accept_L, state.asnumpy()
 
