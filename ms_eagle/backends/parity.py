@@ -17,7 +17,7 @@ from ms_eagle.kernels.fused import FusedAttention
 from ms_eagle.kernels.operators import Operators
 
 KV_LENGTHS = (500, 512, 513, 1040)
-"""Of the start-up probe (DESIGN.md, "Kernels")."""
+"""Of the start-up probe."""
 
 TOLERANCES = {ms.float32: 2e-5, ms.float16: 4e-3, ms.bfloat16: 3e-2}
 """Largest difference between two right kernels on numbers around 1: a few roundings of the format."""

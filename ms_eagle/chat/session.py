@@ -3,12 +3,13 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ms_eagle.chat.conversation import Conversation
 from ms_eagle.chat.report import Report
-from ms_eagle.config.sections import Config
+from ms_eagle.config.sections import Config, load_config
 from ms_eagle.engine.engine import Engine
-from ms_eagle.engine.requests import Completion, GenerationOptions, TurnName
+from ms_eagle.engine.requests import Completion, GenerationOptions, Request, TurnName
 from ms_eagle.errors import UserError
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system.progress import Progress
@@ -75,6 +76,39 @@ class Session:
         engine = load_engine(config, progress)
         template = None if raw else load_template(engine.directory, config.model.chat_template)
         return cls(engine, template, config, progress)
+
+    @classmethod
+    def open(cls, path: Path | str, *overrides: str) -> "Session":
+        """Load what a YAML file names, without a word; ``overrides`` as for ``--set``: ``section.key=value``.
+
+        Raises:
+            UserError: see ``load`` and ``config.sections.load_config``.
+        """
+        return cls.load(load_config(Path(path), list(overrides)), False, Progress(quiet=True))
+
+    def ask(self, text: str) -> Completion:
+        """The answer to one message.
+
+        Raises:
+            UserError: see ``Engine.generate``.
+        """
+        return self._answer_turn([Running(Dialog((text,), "the message"))], None, reuse_prefix=False)[0]
+
+    def stream(self, text: str) -> Iterator[str]:
+        """The answer to one message, piece by piece; leaving the loop early ends it.
+
+        Raises:
+            UserError: see ``Engine.generate``.
+        """
+        prompt = self._encode(Running(Dialog((text,), "the message")))
+        self.engine.submit(Request(prompt, self.options))
+        try:
+            while self.engine.busy:
+                for news in self.engine.step():
+                    if news.text:
+                        yield news.text
+        finally:
+            self.engine.interrupt()
 
     def _compile(self) -> None:
         if self.options.max_new_tokens > 0:

@@ -78,7 +78,7 @@ class GraphRecord(Record):
 
 
 class Slots(Record):
-    """Cache rows of a sequence, trash slot included (DESIGN.md, "Shapes": S and S_d)."""
+    """Cache rows of a sequence, trash slot included: S and S_d of ``cycle.sizes``."""
 
     teacher: Count
     drafter: Count | None

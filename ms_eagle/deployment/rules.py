@@ -1,6 +1,6 @@
 """What the graphs of a bundle must be, and where one is not: each rule looks at the parsed protobuf.
 
-The first rules hold for every target; those of Ascend are what DESIGN.md, "Kernels", asks of an NPU's graph.
+The first rules hold for every target; those of Ascend are what FlashAttentionScore asks of an NPU's graph.
 """
 
 from collections.abc import Callable, Iterator

@@ -78,7 +78,7 @@ class Engine:
         self._slots = Slots(sizes.batch)
         self._controls = Controls(sizes.batch, graphs.facts.positions)
         self._compiled = Compiled(graphs, self._controls, cache)
-        self._waiting: deque[tuple[int, Request, float]] = deque()
+        self._waiting: deque[tuple[int, Request]] = deque()
         self._submitted = 0
         self._state: Tensor | None = None
         self._seen = False  # whether the device knows the tokens of all sequences
@@ -213,7 +213,7 @@ class Engine:
             UserError: see ``check_prompt``.
         """
         self.check_prompt(request.prompt, request.options)
-        self._waiting.append((self._submitted, request, time.perf_counter()))
+        self._waiting.append((self._submitted, request))
         self._submitted += 1
         return self._submitted - 1
 
@@ -258,7 +258,7 @@ class Engine:
         """Give free slots to waiting requests; news of those that are finished at once."""
         news: list[Progress] = []
         while self._waiting:
-            number, request, _ = self._waiting[0]
+            number, request = self._waiting[0]
             row = self._slots.free_for(request)
             if row is None:
                 break

@@ -99,7 +99,7 @@ class DecoderConfig:
     def default_taps(self) -> tuple[int, ...] | None:
         """Blocks whose inputs feed an EAGLE-3 head by default: ``2, L//2, L-3``.
 
-        None below seven layers, where they would repeat (DESIGN.md, "Words").
+        None below seven layers, where they would repeat.
         """
         taps = (2, self.num_layers // 2, self.num_layers - 3)
         return taps if self.num_layers >= 7 else None

@@ -5,7 +5,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 
 class KVCache(nn.Cell):
-    """K and V of every layer, each ``[B, H_kv, S, d]`` (DESIGN.md, "Shapes"), allocated once.
+    """K and V of every layer, each ``[B, H_kv, S, d]``, allocated once.
 
     The last slot ``S - 1`` is the trash slot: padded rows are written there and nothing reads it.
 

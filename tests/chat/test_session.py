@@ -70,6 +70,22 @@ def test_dialogs_are_told_in_order_and_streamed_text_is_the_answer(session):
     assert all(completion.new_tokens == 6 for completion in report.completions)
 
 
+def test_asking_and_streaming_from_python(config_path, session):
+    opened = Session.open(config_path, "generation.max_new_tokens=6")
+    report = Recorder()
+    session.answer([Dialog(("The quick fox",), "p")], report)
+    (completion,) = report.completions
+    assert opened.ask("The quick fox").token_ids == completion.token_ids
+    assert "".join(opened.stream("The quick fox")) == completion.text
+    pieces = opened.stream("The quick fox")
+    next(pieces)
+    pieces.close()  # whoever stops listening ends the answer
+    assert not opened.engine.busy
+    assert opened.ask("The quick fox").text == completion.text
+    with pytest.raises(UserError, match=r"generation\.max_new_token"):
+        Session.open(config_path, "generation.max_new_token=6")
+
+
 def test_turns_continue_the_conversation(session):
     report = Recorder()
     session.answer(DIALOGS[:1], report)
