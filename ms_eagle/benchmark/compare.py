@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from ms_eagle.benchmark import charts, turn_log
-from ms_eagle.benchmark.page import document, table
 from ms_eagle.benchmark.run import SUMMARY
 from ms_eagle.benchmark.text import number
 from ms_eagle.benchmark.turn_log import Record
 from ms_eagle.errors import UserError
-from ms_eagle.pages import plot as svg_plot
-from ms_eagle.pages.plot import Series, text
+from ms_eagle.pages.columns import aligned
+from ms_eagle.pages.parts import Figure, Section
+from ms_eagle.pages.plot import Series
+from ms_eagle.pages.template import render
 from ms_eagle.system import json_file
 
 _RESAMPLES, _SEED = 2000, 0
@@ -105,19 +106,19 @@ def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
 
 def caveats(a: Finished, b: Finished) -> list[str]:
     """What makes the two runs less than comparable."""
-    found = []
+    caveats = []
     one, other = (set(run.turns) for run in (a, b))
     if one != other:
-        found.append(
+        caveats.append(
             f"{len(one & other)} turns are in both; {len(one - other)} in A alone, {len(other - one)} in B"
         )
     for key in ("prompts", "machine", "code"):
         if a.summary["manifest"].get(key) != b.summary["manifest"].get(key):
-            found.append(f"the runs differ in {key}")
+            caveats.append(f"the runs differ in {key}")
     changed = [key for key in sorted(one & other) if a.turns[key]["token_ids"] != b.turns[key]["token_ids"]]
     if changed:
-        found.append(f"the teacher's own answers differ in {len(changed)} turns, such as {changed[0]}")
-    return found
+        caveats.append(f"the teacher's own answers differ in {len(changed)} turns, such as {changed[0]}")
+    return caveats
 
 
 def settings(a: Finished, b: Finished) -> list[tuple[str, Any, Any]]:
@@ -133,21 +134,24 @@ def settings(a: Finished, b: Finished) -> list[tuple[str, Any, Any]]:
 
 def lines(a: Finished, b: Finished) -> list[str]:
     """The comparison for a terminal."""
-    found = [f"A  {a.name}", f"B  {b.name}"]
-    found += [f"   {name}: {x} in A, {y} in B" for name, x, y in settings(a, b)]
-    found += [f"   note: {caveat}" for caveat in caveats(a, b)]
-    found.append(
-        f"{'mean over turns [95 % interval]':34} {'A':>22} {'B':>22} {'B against A, same turns':>26}"
-    )
-    for row in compare(a, b):
-        change = "-" if row.change is None else _cell(row.change, 3)
-        found.append(f"{row.name:34} {_cell(row.a):>22} {_cell(row.b):>22} {change:>26}")
-    for key in ("p1", "p10", "p50", "p90", "p99"):
-        one, other = (number(run.summary["speedup"][key]) for run in (a, b))
-        found.append(f"{'speed-up ' + key:34} {one:>22} {other:>22}")
-    one, other = (number(run.summary["tokens_match"], 3) for run in (a, b))
-    found.append(f"{'identical tokens':34} {one:>22} {other:>22}")
-    return found
+    return [
+        f"A  {a.name}",
+        f"B  {b.name}",
+        *(f"   {name}: {x} in A, {y} in B" for name, x, y in settings(a, b)),
+        *(f"   note: {caveat}" for caveat in caveats(a, b)),
+        *aligned([_HEADS, *_rows(a, b)]),
+    ]
+
+
+_HEADS = ("mean over turns [95 % interval]", "A", "B", "B against A, same turns")
+
+
+def _rows(a: Finished, b: Finished) -> list[tuple[str, str, str, str]]:
+    """The figures of both runs as a table."""
+    rows = [(row.name, _cell(row.a), _cell(row.b), _cell(row.change, 3)) for row in compare(a, b)]
+    for q in ("p1", "p10", "p50", "p90", "p99"):
+        rows.append((f"speed-up {q}", *(number(run.summary["speedup"][q]) for run in (a, b)), ""))
+    return [*rows, ("identical tokens", *(number(run.summary["tokens_match"], 3) for run in (a, b)), "")]
 
 
 def _cell(value: tuple[float, float, float] | None, digits: int = 2) -> str:
@@ -159,40 +163,37 @@ def _cell(value: tuple[float, float, float] | None, digits: int = 2) -> str:
 
 def page(a: Finished, b: Finished) -> str:
     """The comparison as an HTML page."""
-    title = f"{Path(a.name).name} and {Path(b.name).name}"
-    rows = [
-        (r.name, _cell(r.a), _cell(r.b), "-" if r.change is None else _cell(r.change, 3))
-        for r in compare(a, b)
-    ]
-    quantiles = ("p1", "p10", "p50", "p90", "p99")
-    rows += [(f"speed-up {q}", *(number(run.summary["speedup"][q]) for run in (a, b)), "") for q in quantiles]
-    rows.append(("identical tokens", *(number(run.summary["tokens_match"], 3) for run in (a, b)), ""))
-    heads = ("mean over turns [95 % interval]", "A", "B", "B against A, same turns")
-    notices = "".join(f'<p class="notice">{text(each)}</p>' for each in caveats(a, b))
-    changed = [(name, str(x), str(y)) for name, x, y in settings(a, b)]
-    differs = f"<section><h2>Settings that differ</h2>{table(('key', 'A', 'B'), changed)}</section>"
-    plots = [
-        charts.figure(
+    runs = (("A", a), ("B", b))
+    figures = [
+        Figure(
             f"Speed-up by turn, {label}",
             f"{len(run.turns)} turns, {charts.settings(run.summary)}",
             charts.speedup_plot(charts.values(list(run.turns.values()), "speedup"), run.summary["speedup"]),
         )
-        for label, run in (("A", a), ("B", b))
+        for label, run in runs
         if run.turns
     ]
-    curves = [
-        Series(label, [(d["depth"], d["share"]) for d in run.summary["acceptance_by_depth"]])
-        for label, run in (("A", a), ("B", b))
+    depths = [
+        Series(label, [(each["depth"], each["share"]) for each in run.summary["acceptance_by_depth"]])
+        for label, run in runs
         if run.summary["acceptance_by_depth"]
     ]
-    if curves:
-        plot = svg_plot.lines("Acceptance by depth", curves, "depth of the draft token", "share accepted")
-        plots.append(charts.figure("Acceptance by depth", "share of all cycles", plot))
-    body = (
-        f'<header><p class="kicker">ms_eagle benchmark, two runs</p><h1>{text(title)}</h1>'
-        f'<p class="lead">A is {text(a.name)}, B is {text(b.name)}.</p>{notices}</header><main>'
-        f'<section><h2>Figures</h2><p class="meta">Intervals are of the mean over turns, by resampling them.'
-        f"</p>{table(heads, rows)}</section>{differs if changed else ''}"
-        f'<section class="charts">{"".join(plots)}</section></main>'
+    if depths:
+        figures.append(Figure("Acceptance by depth", "share of all cycles", charts.depth_plot(depths)))
+    note = "Intervals are of the mean over turns, by resampling them."
+    sections = [
+        Section("Figures", note, _HEADS, _rows(a, b)),
+        Section("Settings that differ", "", ("key", "A", "B"), settings(a, b)),
+        Section("Plots", figures=figures),
+    ]
+    return render(
+        "report.html",
+        kicker="ms_eagle benchmark, two runs",
+        title=f"{Path(a.name).name} and {Path(b.name).name}",
+        lead=f"A is {a.name}, B is {b.name}.",
+        notices=caveats(a, b),
+        facts={},
+        manifest={label: run.summary["manifest"] for label, run in runs},
+        cards=[],
+        sections=[section for section in sections if section.rows or section.figures],
     )
-    return document(title, body, {"A": a.summary["manifest"], "B": b.summary["manifest"]})

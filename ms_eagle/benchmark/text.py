@@ -1,4 +1,4 @@
-"""The main figures of a run as a few lines of text."""
+"""The main figures of a run as a few lines of text, and how figures are written."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +9,8 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     drafter = summary["manifest"].get("drafter")
     speedup, accepted = summary["speedup"], summary["accept_L"]
     match, failed = summary["tokens_match"], summary["failed"]
-    found = ["synthetic drafter: a measurement of the machinery, not of a head"] * (drafter == "synthetic")
-    found += [
+    lines = ["synthetic drafter: a measurement of the machinery, not of a head"] * (drafter == "synthetic")
+    lines += [
         f"{summary['turns']} turns measured, {failed} failed",
         f"identical tokens   {'-' if match is None else format(match, '.1%')} of the turns",
         f"speed-up by turn   mean {number(speedup['mean'])}   slow tail p1 {number(speedup['p1'])}"
@@ -22,13 +22,22 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
         f"tokens per second  teacher alone {number(summary['baseline_tps'], 1)}"
         f"   with speculation {number(summary['speculative_tps'], 1)}",
     ]
-    stages = summary["stage_ms"]
-    if stages:
-        shown = "   ".join(f"{name} {value:.1f}" for name, value in stages.items())
-        found.append(f"ms a cycle         {shown}   (stages run apart)")
-    return found
+    if summary["stage_ms"]:
+        stages = "   ".join(f"{name} {value:.1f}" for name, value in summary["stage_ms"].items())
+        lines.append(f"ms a cycle         {stages}   (stages run apart)")
+    return lines
 
 
 def number(value: float | None, digits: int = 2) -> str:
     """A figure, or a dash where there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def times(value: float | None) -> str:
+    """A speed-up, ``1.23x``, or a dash."""
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def share(value: float | None) -> str:
+    """A part of 1 in per cent, or a dash."""
+    return "-" if value is None else "100 %" if value == 1 else f"{100 * value:.1f} %"

@@ -13,6 +13,7 @@ from ms_eagle.benchmark.figures import summary
 from ms_eagle.benchmark.sweep import Measured, Point, Sweep, overrides, read_sweep, slug
 from ms_eagle.config.sections import load_config
 from ms_eagle.errors import UserError
+from ms_eagle.paths import CONFIGS
 from ms_eagle.system import json_file
 
 CONFIG = {
@@ -51,11 +52,12 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.loads, self.text = [], [], []
+        self.open, self.loads, self.text, self.tags = [], [], [], set()
         self.feed(text)
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
         self.loads += [
             v for k, v in attrs if k in ("src", "href") and not (v or "").startswith(("#", "data:"))
         ]
@@ -102,12 +104,63 @@ def test_the_report_stands_alone_and_says_everything():
 
 
 def test_every_plot_names_its_turns_and_settings():
-    found = charts.run_charts(whole(profile=PROFILE), TURNS[:3])
-    assert len(found) == 8
-    for figure in found:
-        caption = re.search("<small>(.*?)</small>", figure).group(1)
-        assert "greedy, M=16 D=5 k=8, native kernels, batch 1" in caption
-        assert re.search(r"\d+ (turns|cycles)|one prompt of each length", caption)
+    figures = charts.run_charts(whole(profile=PROFILE), TURNS[:3])
+    assert len(figures) == 8
+    for figure in figures:
+        assert "greedy, M=16 D=5 k=8, native kernels, batch 1" in figure.note
+        assert re.search(r"\d+ (turns|cycles)|one prompt of each length", figure.note)
+
+
+def test_the_page_shows_the_numbers_of_the_summary():
+    result = whole(profile=PROFILE)
+    shown = Page(page.page(result, TURNS))
+    speed, accept = result["speedup"], result["accept_L"]
+    for number in (*(f"{speed[q]:.2f}x" for q in speed), f"{accept['mean']:.2f}", f"tau {result['tau']:.2f}"):
+        assert shown.says(number), number
+    assert shown.says(f"{result['speculative_tps']:.1f} teacher alone {result['baseline_tps']:.1f}")
+    for name, group in result["by_category"].items():
+        assert shown.says(f"{name} {group['turns']} {group['speedup']:.2f}x {group['accept_L']:.2f}"), name
+    for stage, ms in PROFILE["stage_ms"].items():
+        assert shown.says(f"{stage} {ms:.3g} ms")
+    (difference,) = result["differences"]
+    assert shown.says(f"{difference['turn_name']} 3 7 / 8 0.5")
+
+
+def test_bars_are_as_long_as_their_values():
+    text = page.page(whole(profile=PROFILE), TURNS)
+    widths = dict(
+        re.findall(r'<th scope="row">([^<]*)</th> <td class="bar"><span [^>]*width:([\d.]+)%', text)
+    )
+    assert float(widths["draft"]) == pytest.approx(100 * 3 / 12, abs=0.1)
+    assert float(widths["all stages"]) == 100
+
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'"
+
+
+def test_no_name_of_a_run_becomes_markup():
+    record = {**turn(0, 1.5, [1], category=EVIL, identical=False), "turn_name": EVIL, "source": EVIL}
+    other = {**turn(1, 1.5, [1], category="b"), "source": "s"}
+    failed = {"turn_name": EVIL, "error": {"kind": EVIL, "message": EVIL}}
+    config = {**CONFIG, "model": {"source": EVIL, "dtype": EVIL}}
+    manifest = {
+        **MANIFEST,
+        "config": config,
+        "kernels": EVIL,
+        "machine": {**MANIFEST["machine"], "cpu": EVIL},
+    }
+    run = [record, other, failed]
+    result = whole(run, manifest, profile=PROFILE)
+    a, b = (
+        compare.Finished(EVIL + name, result, {EVIL: {"token_ids": [1], **rates(record)}}) for name in "ab"
+    )
+    sweep = Sweep(title=EVIL, question=EVIL, points=[Point(name=EVIL)])
+    measured = [point(EVIL, {}, [1.0]), point(EVIL, {}, [], error=EVIL)]
+    pages = [page.page(result, run), compare.page(a, b), sweep_page.page(sweep, measured, manifest, EVIL)]
+    for text in pages:
+        tags = Page(text).tags
+        assert "script" not in tags
+        assert "img" not in tags
 
 
 def test_a_synthetic_run_says_so():
@@ -233,12 +286,11 @@ def test_sweeps_that_make_no_sense_are_refused(tmp_path, text, message):
 
 
 def test_the_sweeps_of_the_project_fit_the_default_model():
-    root = page.resources.files("ms_eagle").joinpath("..")
-    found = sorted(root.joinpath("configs", "bench").iterdir())
+    found = sorted((CONFIGS / "bench").iterdir())
     assert len(found) >= 8
     for path in found:
         for point in read_sweep(path).all_points():
-            load_config(root.joinpath("configs", "smollm2_135m.yaml"), overrides(point.set))
+            load_config(CONFIGS / "smollm2_135m.yaml", overrides(point.set))
 
 
 def point(name, settings, speedups, **more):

@@ -4,9 +4,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ms_eagle.reference.trace import STAGES, Trace
+from ms_eagle.reference.trace import Trace
 
-TIMED = (*STAGES, "host", "checks")
+STAGE_NOTES = {
+    "draft": "grow the candidates with the drafter, a forward a level",
+    "tensorize": "choose the best and lay them out as rows",
+    "verify": "one teacher forward over all rows",
+    "accept": "follow the teacher's choices through the tree",
+    "commit": "move accepted rows to their place",
+    "extend": "give the drafter the accepted tokens",
+    "host": "between two cycles: text, streaming, bookkeeping",
+    "checks": "invariants, which performance mode does not run",
+}
+TIMED = tuple(STAGE_NOTES)
 
 
 @dataclass(frozen=True)
