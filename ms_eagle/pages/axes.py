@@ -35,7 +35,10 @@ def ticks(low: float, high: float, count: int = 6) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A tick's number, without zeros that say nothing."""
+    """A tick's number, without zeros that say nothing: ``1.5``, ``4e-4``."""
+    if 1e-9 <= abs(value) < 1e-3:
+        digits, power = f"{value:.6e}".split("e")
+        return f"{float(digits):g}e{int(power)}"
     return f"{value:.10g}" if abs(value) >= 1e-9 else "0"
 
 

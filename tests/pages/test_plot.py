@@ -6,7 +6,7 @@ import pytest
 from markupsafe import escape
 
 from ms_eagle.pages import plot as plots
-from ms_eagle.pages.axes import HEIGHT, WIDTH, Frame, Marker, ticks
+from ms_eagle.pages.axes import HEIGHT, WIDTH, Frame, Marker, short, ticks
 from ms_eagle.pages.plot import Series
 
 TEXT = "{http://www.w3.org/2000/svg}text"
@@ -39,6 +39,11 @@ def test_ticks_are_round_and_inside(low, high, expected):
     if expected:
         assert found == pytest.approx(expected)
     assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
+
+
+def test_numbers_of_ticks_are_short():
+    values = (0, 0.1 + 0.2, 1e-12, 4e-4, -2.5e-5, 1500, 0.001)
+    assert [short(value) for value in values] == ["0", "0.3", "0", "4e-4", "-2.5e-5", "1500", "0.001"]
 
 
 def test_a_frame_maps_its_ranges_to_its_corners():
