@@ -3,29 +3,41 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ms_eagle.pages.columns import aligned
+
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
     """A table for a terminal; a scripted drafter is named first."""
     drafter = summary["manifest"].get("drafter")
     speedup, accepted = summary["speedup"], summary["accept_L"]
     match, failed = summary["tokens_match"], summary["failed"]
-    lines = ["synthetic drafter: a measurement of the machinery, not of a head"] * (drafter == "synthetic")
-    lines += [
-        f"{summary['turns']} turns measured, {failed} failed",
-        f"identical tokens   {'-' if match is None else format(match, '.1%')} of the turns",
-        f"speed-up by turn   mean {number(speedup['mean'])}   slow tail p1 {number(speedup['p1'])}"
-        f"   p10 {number(speedup['p10'])}   median {number(speedup['p50'])}   p90 {number(speedup['p90'])}"
-        f"   best p99 {number(speedup['p99'])}",
-        f"accept_L           mean {number(accepted['mean'])} (tau {number(summary['tau'])})"
-        f"   median {number(accepted['p50'])}   p90 {number(accepted['p90'])}"
-        f"   p99 {number(accepted['p99'])}",
-        f"tokens per second  teacher alone {number(summary['baseline_tps'], 1)}"
-        f"   with speculation {number(summary['speculative_tps'], 1)}",
+    rows = [
+        ("identical tokens", f"{'-' if match is None else format(match, '.1%')} of the turns"),
+        (
+            "speed-up by turn",
+            f"mean {number(speedup['mean'])}   slow tail p1 {number(speedup['p1'])}   p10 "
+            f"{number(speedup['p10'])}   median {number(speedup['p50'])}   p90 {number(speedup['p90'])}   "
+            f"best p99 {number(speedup['p99'])}",
+        ),
+        (
+            "accept_L",
+            f"mean {number(accepted['mean'])} (tau {number(summary['tau'])})   median "
+            f"{number(accepted['p50'])}   p90 {number(accepted['p90'])}   p99 {number(accepted['p99'])}",
+        ),
+        (
+            "tokens per second",
+            f"teacher alone {number(summary['baseline_tps'], 1)}   with speculation "
+            f"{number(summary['speculative_tps'], 1)}",
+        ),
     ]
     if summary["stage_ms"]:
         stages = "   ".join(f"{name} {value:.1f}" for name, value in summary["stage_ms"].items())
-        lines.append(f"ms a cycle         {stages}   (stages run apart)")
-    return lines
+        rows.append(("ms a cycle", f"{stages}   (stages run apart)"))
+    return [
+        *["synthetic drafter: a measurement of the machinery, not of a head"] * (drafter == "synthetic"),
+        f"{summary['turns']} turns measured, {failed} failed",
+        *aligned(rows, left=2),
+    ]
 
 
 def number(value: float | None, digits: int = 2) -> str:
