@@ -10,9 +10,9 @@ import numpy as np
 from ms_eagle.benchmark.figures import accepted, by_depth, values
 from ms_eagle.benchmark.text import times
 from ms_eagle.benchmark.turn_log import Record
-from ms_eagle.pages import plot
+from ms_eagle.pages.axes import Marker, short
 from ms_eagle.pages.parts import Bar, Figure
-from ms_eagle.pages.plot import Marker, Plot, Series
+from ms_eagle.pages.plot import Plot, Series, columns, lines
 from ms_eagle.reference.page.figures import STAGE_NOTES
 
 _MOST_BINS = 28
@@ -36,38 +36,41 @@ def settings(summary: Mapping[str, Any]) -> str:
 def run_charts(summary: Mapping[str, Any], turns: Sequence[Record]) -> list[Figure]:
     """Every plot that the turns of a run give."""
     common = settings(summary)
-    note = f"{len(turns)} turns, {common}"
-    charts = [speedups(summary, turns, note)]
-    cycles = accepted(turns)
+    note, cycles, profile = f"{len(turns)} turns, {common}", accepted(turns), summary.get("profile")
+    speedups = speedup_plot(values(turns, "speedup"), summary["speedup"])
+    about = f"decoding, teacher alone over speculation; p1 and p10 are the slow tail; {note}"
+    charts = [Figure("Speed-up by turn", about, speedups)]
     if cycles:
-        of = f"{len(cycles)} cycles of {note}"
-        charts += [acceptance(cycles, of), depths(cycles, of), against_acceptance(turns, note)]
-    charts += [against_length(turns, note), categories(summary, note)]
-    profile = summary.get("profile")
-    if profile:
-        charts.append(stages(profile, common))
-        if profile.get("context"):
-            charts.append(contexts(profile["context"], common))
+        of, means = f"{len(cycles)} cycles of {note}", [mean_accepted(turn) for turn in turns]
+        charts += [acceptance(cycles, of), depths(cycles, of)]
+        charts.append(against("acceptance", "mean accept_L of the turn", means, turns, note))
+    lengths = [turn["new_tokens"] for turn in turns]
+    charts.append(against("output length", "new tokens of the turn", lengths, turns, note))
+    charts.append(categories(summary, note))
+    charts += [stages(profile, common)] if profile else []
+    charts += [contexts(profile["context"], common)] if profile and profile.get("context") else []
     return charts
 
 
-def speedups(summary: Mapping[str, Any], turns: Sequence[Record], note: str) -> Figure:
-    """Distribution of the speed-up by turn, with the slow tail marked."""
-    return Figure(
-        "Speed-up by turn",
-        f"decoding, teacher alone over speculation; p1 and p10 are the slow tail; {note}",
-        speedup_plot(values(turns, "speedup"), summary["speedup"]),
-    )
-
-
 def speedup_plot(speeds: Sequence[float], spread: Mapping[str, float]) -> Plot:
-    """The plot of `speedups` alone."""
+    """Distribution of the speed-up by turn, with the slow tail marked."""
     markers = [Marker(spread["mean"], f"mean {spread['mean']:.2f}x", "mean")]
     for name in ("p1", "p10", "p50", "p90", "p99"):
         kind = "tail" if name in ("p1", "p10") else "quantile"
         markers.append(Marker(spread[name], f"{name} {spread[name]:.2f}x", kind))
     markers.sort(key=lambda marker: marker.x)
-    return plot.histogram("Distribution of the speed-up", bins(speeds), "speed-up", markers, below=1.0)
+    counts = [
+        (
+            left,
+            right,
+            count,
+            "warn" if right <= 1 + 1e-9 else "good",
+            f"{short(left)} to {short(right)}: {count} turns",
+        )
+        for left, right, count in bins(speeds)
+    ]
+    name = "Distribution of the speed-up"
+    return columns(name, counts, "speed-up", "turns", markers=markers, whole=True)
 
 
 def bins(numbers: Sequence[float]) -> list[tuple[float, float, int]]:
@@ -77,21 +80,20 @@ def bins(numbers: Sequence[float]) -> list[tuple[float, float, int]]:
     first = math.floor(low / step + 1e-9)
     last = max(math.floor(high / step + 1e-9), first)
     counts = Counter(min(math.floor(number / step + 1e-9), last) for number in numbers)
-    return [(i * step, (i + 1) * step, counts[i]) for i in range(first, last + 1)]
+    return [(round(i * step, 9), round((i + 1) * step, 9), counts[i]) for i in range(first, last + 1)]
 
 
 def acceptance(cycles: Sequence[int], note: str) -> Figure:
     """Histogram of accepted tokens per cycle."""
-    counts = Counter(cycles)
+    counts, mean = Counter(cycles), sum(cycles) / len(cycles)
     shares = [
-        (f"{a}", counts[a] / len(cycles), f"{counts[a]} cycles accepted {a} draft tokens")
+        (a - 0.5, a + 0.5, counts[a] / len(cycles), "good", f"{counts[a]} cycles accepted {a} draft tokens")
         for a in range(max(cycles) + 1)
     ]
-    mean = sum(cycles) / len(cycles)
     return Figure(
         f"accept_L: {mean:.2f} draft tokens a cycle",
         f"without the bonus token (tau = {mean + 1:.2f}); share of {note}",
-        plot.columns("Accepted draft tokens per cycle", shares, "accepted draft tokens", "share of cycles"),
+        columns("Accepted draft tokens per cycle", shares, "accepted draft tokens", "share of cycles"),
     )
 
 
@@ -108,35 +110,25 @@ def depths(cycles: Sequence[int], note: str) -> Figure:
 
 def depth_plot(series: Sequence[Series]) -> Plot:
     """Shares against depth."""
-    return plot.lines("Acceptance by depth", series, "depth of the draft token", "share accepted")
+    return lines("Acceptance by depth", series, "depth of the draft token", "share accepted")
 
 
-def against_acceptance(turns: Sequence[Record], note: str) -> Figure:
-    """Speed-up of a turn against its mean accept_L."""
-    groups = _by_source(turns, [float(np.mean(t["accept_L"])) if t["accept_L"] else None for t in turns])
-    dots = plot.scatter(
-        "Speed-up against accepted tokens", groups, "mean accept_L of the turn", "speed-up", AS_FAST
-    )
-    return Figure("Speed-up against acceptance", f"a dot is a turn; {note}", dots)
+def mean_accepted(turn: Record) -> float | None:
+    """Mean accept_L of a turn's cycles; None without a cycle."""
+    return float(np.mean(turn["accept_L"])) if turn["accept_L"] else None
 
 
-def against_length(turns: Sequence[Record], note: str) -> Figure:
-    """Speed-up of a turn against the length of its answer."""
-    groups = _by_source(turns, [turn["new_tokens"] for turn in turns])
-    title = "Speed-up against output length"
-    dots = plot.scatter(title, groups, "new tokens of the turn", "speed-up", AS_FAST)
-    return Figure(title, f"a dot is a turn; {note}", dots)
-
-
-def _by_source(
-    turns: Sequence[Record], xs: Sequence[float | None]
-) -> list[tuple[str, list[tuple[float, float, str]]]]:
-    groups: dict[str, list[tuple[float, float, str]]] = {}
-    for turn, x in zip(turns, xs, strict=True):
-        if x is not None and turn["speedup"] is not None:
-            note = f"{turn['turn_name']} ({turn['category']}): {turn['speedup']:.2f}x"
-            groups.setdefault(turn["source"], []).append((x, turn["speedup"], note))
-    return list(groups.items())
+def against(what: str, axis: str, xs: Sequence[float | None], turns: Sequence[Record], note: str) -> Figure:
+    """Speed-up of each turn against a number of it, coloured by its file."""
+    dots = [(x, turn) for x, turn in zip(xs, turns, strict=True) if None not in (x, turn["speedup"])]
+    series = []
+    for source in dict.fromkeys(turn["source"] for _, turn in dots):
+        own = [(x, turn) for x, turn in dots if turn["source"] == source]
+        notes = [f"{turn['turn_name']} ({turn['category']}): {times(turn['speedup'])}" for _, turn in own]
+        series.append(Series(source, [(x, turn["speedup"]) for x, turn in own], notes=notes, line=False))
+    title = f"Speed-up against {what}"
+    plot = lines(title, series, axis, "speed-up", from_zero=True, reference=AS_FAST)
+    return Figure(title, f"a dot is a turn; {note}", plot)
 
 
 def categories(summary: Mapping[str, Any], note: str) -> Figure:
@@ -156,17 +148,17 @@ def speedup_bar(name: str, speedup: float, note: str) -> Bar:
 
 def stages(profile: Mapping[str, Any], note: str) -> Figure:
     """Time of a cycle by stage, beside whole cycles."""
-    quantile = profile.get("stage_quantiles_ms", {})
-    stages = [
+    spread = profile.get("stage_quantiles_ms", {})
+    bars = [
         (
             name,
-            mean,
+            ms,
             "time",
-            f"{STAGE_NOTES[name]}; p50 {quantile[name]['p50']:.2f} ms, p99 {quantile[name]['p99']:.2f} ms",
+            f"{STAGE_NOTES[name]}; p50 {spread[name]['p50']:.2f} ms, p99 {spread[name]['p99']:.2f} ms",
         )
-        for name, mean in profile["stage_ms"].items()
+        for name, ms in profile["stage_ms"].items()
     ]
-    whole = [
+    bars += [
         ("all stages", profile["cycle_ms"], "calm", "sum of the stages, each a graph of its own"),
         ("one graph", profile["whole_cycle_ms"], "good", "a speculative cycle as it is really run"),
         ("teacher alone", profile["teacher_cycle_ms"], "calm", "one token of the teacher alone"),
@@ -175,7 +167,7 @@ def stages(profile: Mapping[str, Any], note: str) -> Figure:
         "Where a cycle's time goes",
         f"mean of {profile['cycles']} cycles of {profile['turns']} turns, each stage run as a graph of its "
         f"own, apart from all other figures; {note}",
-        bars=[Bar(name, ms, f"{ms:.3g} ms", kind, why) for name, ms, kind, why in (*stages, *whole)],
+        bars=[Bar(name, ms, f"{ms:.3g} ms", kind, why) for name, ms, kind, why in bars],
     )
 
 
@@ -189,5 +181,5 @@ def contexts(points: Sequence[Mapping[str, Any]], note: str) -> Figure:
     return Figure(
         "Time against context length",
         f"one prompt of each length, at least 8 cycles after it; verify as a graph of its own; {note}",
-        plot.lines("Time against context", series, "tokens of context", "ms", log_x=True),
+        lines("Time against context", series, "tokens of context", "ms", log_x=True),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,14 +31,10 @@ class Finished:
     turns: Mapping[str, Record]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One figure of both runs.
+class Row(NamedTuple):
+    """One figure of both runs: mean and 95 % interval of each, None where there is none.
 
-    Attributes:
-        name: of the figure.
-        a, b: mean and 95 % interval of each, None where there is no figure.
-        change: of b over a (or b minus a) on the turns that both have, likewise.
+    ``change`` is of b over a (or b minus a) on the turns that both have.
     """
 
     name: str
@@ -68,30 +64,19 @@ def compare(a: Finished, b: Finished) -> list[Row]:
     """The main figures of both runs with intervals, and how they change on the turns that both have."""
     both = [name for name in a.turns if name in b.turns]
 
-    def row(name: str, of: Callable[[Record], float | None], ratio: bool) -> Row:
+    def row(name: str, of: Callable[[Record], float | None], ratio: bool = True) -> Row:
         pairs = [(of(a.turns[key]), of(b.turns[key])) for key in both]
-        changes = [
-            y / x if ratio else y - x
-            for x, y in pairs
-            if x is not None and y is not None and (x or not ratio)
-        ]
-        return Row(
-            name,
-            *(interval([v for v in map(of, run.turns.values()) if v is not None]) for run in (a, b)),
-            interval(changes),
-        )
+        pairs = [(x, y) for x, y in pairs if x is not None and y is not None and (x or not ratio)]
+        own = [interval([v for v in map(of, run.turns.values()) if v is not None]) for run in (a, b)]
+        return Row(name, *own, interval([y / x if ratio else y - x for x, y in pairs]))
 
     return [
-        row("speed-up", lambda turn: turn["speedup"], True),
-        row("speed-up, with the prompt", lambda turn: turn["speedup_end_to_end"], True),
-        row("teacher alone, tokens a second", lambda turn: turn["teacher"]["tokens_per_second"], True),
-        row("with speculation, tokens a second", lambda turn: turn["speculative"]["tokens_per_second"], True),
-        row("accept_L of a turn", _accept, False),
+        row("speed-up", lambda turn: turn["speedup"]),
+        row("speed-up, with the prompt", lambda turn: turn["speedup_end_to_end"]),
+        row("teacher alone, tokens a second", lambda turn: turn["teacher"]["tokens_per_second"]),
+        row("with speculation, tokens a second", lambda turn: turn["speculative"]["tokens_per_second"]),
+        row("accept_L of a turn", charts.mean_accepted, ratio=False),
     ]
-
-
-def _accept(turn: Record) -> float | None:
-    return float(np.mean(turn["accept_L"])) if turn["accept_L"] else None
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
@@ -163,21 +148,16 @@ def _cell(value: tuple[float, float, float] | None, digits: int = 2) -> str:
 
 def page(a: Finished, b: Finished) -> str:
     """The comparison as an HTML page."""
-    runs = (("A", a), ("B", b))
-    figures = [
-        Figure(
-            f"Speed-up by turn, {label}",
-            f"{len(run.turns)} turns, {charts.settings(run.summary)}",
-            charts.speedup_plot(charts.values(list(run.turns.values()), "speedup"), run.summary["speedup"]),
-        )
-        for label, run in runs
-        if run.turns
-    ]
-    depths = [
-        Series(label, [(each["depth"], each["share"]) for each in run.summary["acceptance_by_depth"]])
-        for label, run in runs
-        if run.summary["acceptance_by_depth"]
-    ]
+    figures, depths = [], []
+    for label, run in (("A", a), ("B", b)):
+        shares = [(each["depth"], each["share"]) for each in run.summary["acceptance_by_depth"]]
+        depths += [Series(label, shares)] if shares else []
+        if run.turns:
+            note = f"{len(run.turns)} turns, {charts.settings(run.summary)}"
+            plot = charts.speedup_plot(
+                charts.values(list(run.turns.values()), "speedup"), run.summary["speedup"]
+            )
+            figures.append(Figure(f"Speed-up by turn, {label}", note, plot))
     if depths:
         figures.append(Figure("Acceptance by depth", "share of all cycles", charts.depth_plot(depths)))
     note = "Intervals are of the mean over turns, by resampling them."
@@ -193,7 +173,7 @@ def page(a: Finished, b: Finished) -> str:
         lead=f"A is {a.name}, B is {b.name}.",
         notices=caveats(a, b),
         facts={},
-        manifest={label: run.summary["manifest"] for label, run in runs},
+        manifest={"A": a.summary["manifest"], "B": b.summary["manifest"]},
         cards=[],
-        sections=[section for section in sections if section.rows or section.figures],
+        sections=sections,
     )

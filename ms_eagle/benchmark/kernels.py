@@ -299,11 +299,11 @@ def measure(threads: int | None, shape: Shape, rounds: int, contexts: list[int])
     bench, steps = Bench(), {}
     bench.work["stream"] = lambda: [library.stream(each) for each in weights]
     bench.work["product"] = lambda: library.call("LinearRows", (x, ABSENT, square, ABSENT, scale), (product,))
-    wanted = [
+    sizes = [
         *((rows, CONTEXT) for rows in (1, 8, TREE.rows, 33)),
         *((1, c) for c in contexts if c != CONTEXT),
     ]
-    for rows, context in wanted:
+    for rows, context in sizes:
         steps[f"{rows} rows at {context}"] = (rows, context)
     for name, (rows, context) in steps.items():
         arguments = rows_at(context, rows)

@@ -7,7 +7,7 @@ from ms_eagle.benchmark import charts, paper
 from ms_eagle.benchmark.figures import LABELS
 from ms_eagle.benchmark.text import number, share, times
 from ms_eagle.benchmark.turn_log import Record
-from ms_eagle.pages.parts import Card, Section
+from ms_eagle.pages.parts import Card, Section, facts
 from ms_eagle.pages.template import render
 
 _SYNTHETIC = (
@@ -32,10 +32,10 @@ def page(summary: Mapping[str, Any], records: Sequence[Record]) -> str:
         title=f"{drafter} against {manifest['config']['model']['source']} alone",
         lead=lead(summary),
         notices=notices(summary),
-        facts=facts(manifest),
+        facts=_facts(manifest),
         manifest=manifest,
         cards=cards(summary),
-        sections=[section for section in sections if section.rows or section.figures or section.terms],
+        sections=sections,
     )
 
 
@@ -64,28 +64,20 @@ def notices(summary: Mapping[str, Any]) -> list[str]:
     return notices
 
 
-def facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured on what."""
-    config = manifest["config"]
-    tree = manifest.get("tree")
-    load, git = manifest.get("load_average"), manifest.get("git")
+    config, load = manifest["config"], manifest.get("load_average")
     start = [manifest.get(key) for key in ("load_s", "compile_s", "warm_up_s")]  # are in no other figure
     return {
         "begun": manifest.get("begun"),
-        "device": manifest.get("device"),
-        "kernels": manifest.get("kernels"),
-        "dtype": config["model"]["dtype"],
         "mode": config["execution"]["mode"],
         "batch": config["execution"]["batch_size"],
-        "tree": tree and f"budget {tree['budget']}, depth {tree['depth']}, branch {tree['branch']}",
         "most new tokens": config["generation"]["max_new_tokens"],
         "temperature": config["generation"]["temperature"],
         "load before": None if load is None else f"{load:g}",
         "load, compile, warm-up": None if None in start else ", ".join(f"{s:.1f} s" for s in start),
         "memory": f"{manifest['machine']['memory_gb']:g} GB",
-        "mindspore": manifest["versions"].get("mindspore"),
-        "ms_eagle": manifest["versions"].get("ms_eagle"),
-        "revision": git and f"{git['commit'][:12]}{', modified' if git['modified'] else ''}",
+        **facts(manifest),
     }
 
 

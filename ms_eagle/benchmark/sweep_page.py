@@ -76,15 +76,9 @@ def page(sweep: Sweep, measured: Sequence[Measured], manifest: Mapping[str, Any]
         f"{note}. Quantiles are over turns; each point has its own teacher-only runs, interleaved with the "
         "speculative ones."
     )
-    failed = [(m.point.name, m.figures["error"]) for m in measured if "error" in m.figures]
-    sections = [
-        Section("Plots", figures=plots(sweep, measured, note)),
-        Section("Every point", about, heads, [_row(m) for m in measured]),
-        Section("Points that failed", heads=("point", "why"), rows=failed, kind="error"),
-    ]
-    sections = [section for section in sections if section.rows or section.figures]
     if {key for m in measured for key in m.point.set} & {"tree.budget", "drafter.window"}:
-        sections.append(Section("In the paper", paper.SWEEP_NOTE))
+        about += f" {paper.SWEEP_NOTE}"
+    failed = [(m.point.name, m.figures["error"]) for m in measured if "error" in m.figures]
     return render(
         "report.html",
         kicker="ms_eagle benchmark, ablation",
@@ -94,7 +88,11 @@ def page(sweep: Sweep, measured: Sequence[Measured], manifest: Mapping[str, Any]
         facts={},
         manifest=manifest,
         cards=[],
-        sections=sections,
+        sections=[
+            Section("Plots", figures=plots(sweep, measured, note)),
+            Section("Every point", about, heads, [_row(m) for m in measured]),
+            Section("Points that failed", heads=("point", "why"), rows=failed, kind="error"),
+        ],
     )
 
 

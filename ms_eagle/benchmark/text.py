@@ -8,22 +8,17 @@ from ms_eagle.pages.columns import aligned
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
     """A table for a terminal; a scripted drafter is named first."""
-    drafter = summary["manifest"].get("drafter")
-    speedup, accepted = summary["speedup"], summary["accept_L"]
-    match, failed = summary["tokens_match"], summary["failed"]
+    speedup, accepted, match = summary["speedup"], summary["accept_L"], summary["tokens_match"]
+    tails = _named(accepted, p50="median", p90="p90", p99="p99")
     rows = [
         ("identical tokens", f"{'-' if match is None else format(match, '.1%')} of the turns"),
         (
             "speed-up by turn",
-            f"mean {number(speedup['mean'])}   slow tail p1 {number(speedup['p1'])}   p10 "
-            f"{number(speedup['p10'])}   median {number(speedup['p50'])}   p90 {number(speedup['p90'])}   "
-            f"best p99 {number(speedup['p99'])}",
+            _named(
+                speedup, mean="mean", p1="slow tail p1", p10="p10", p50="median", p90="p90", p99="best p99"
+            ),
         ),
-        (
-            "accept_L",
-            f"mean {number(accepted['mean'])} (tau {number(summary['tau'])})   median "
-            f"{number(accepted['p50'])}   p90 {number(accepted['p90'])}   p99 {number(accepted['p99'])}",
-        ),
+        ("accept_L", f"mean {number(accepted['mean'])} (tau {number(summary['tau'])})   {tails}"),
         (
             "tokens per second",
             f"teacher alone {number(summary['baseline_tps'], 1)}   with speculation "
@@ -33,11 +28,16 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     if summary["stage_ms"]:
         stages = "   ".join(f"{name} {value:.1f}" for name, value in summary["stage_ms"].items())
         rows.append(("ms a cycle", f"{stages}   (stages run apart)"))
+    synthetic = summary["manifest"].get("drafter") == "synthetic"
     return [
-        *["synthetic drafter: a measurement of the machinery, not of a head"] * (drafter == "synthetic"),
-        f"{summary['turns']} turns measured, {failed} failed",
+        *["synthetic drafter: a measurement of the machinery, not of a head"] * synthetic,
+        f"{summary['turns']} turns measured, {summary['failed']} failed",
         *aligned(rows, left=2),
     ]
+
+
+def _named(values: Mapping[str, float | None], **names: str) -> str:
+    return "   ".join(f"{name} {number(values[key])}" for key, name in names.items())
 
 
 def number(value: float | None, digits: int = 2) -> str:

@@ -1,13 +1,12 @@
-"""What pages are made of; ``templates/parts.html`` draws them."""
+"""What pages are made of; ``templates/parts.html`` and ``report.html`` draw it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ms_eagle.pages.plot import Plot
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """A headline figure; ``kind`` is ``main``, ``tail`` or nothing."""
 
     name: str
@@ -16,8 +15,7 @@ class Card:
     kind: str = ""
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A horizontal bar: its length, the number beside it, its colour (a class), what a tooltip says."""
 
     label: str
@@ -27,15 +25,8 @@ class Bar:
     note: str
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A plot, or bars, under a caption.
-
-    Attributes:
-        title, note: the caption; the note says what turns and settings the figure is made of.
-        plot: the picture; None for bars.
-        bars: drawn against ``most``, or against the longest of them where that is None.
-    """
+class Figure(NamedTuple):
+    """A plot, or bars whose longest is as wide as ``most``, under a caption that says what it is made of."""
 
     title: str
     note: str
@@ -43,19 +34,11 @@ class Figure:
     bars: Sequence[Bar] = ()
     most: float | None = None
 
-    @property
-    def full(self) -> float:
-        """The value of a bar as wide as there is room."""
-        return self.most or max(bar.value for bar in self.bars) or 1.0
 
+class Section(NamedTuple):
+    """A heading over a table whose first column names its rows, over figures, or over terms; else nothing.
 
-@dataclass(frozen=True)
-class Section:
-    """A heading and what stands under it: a table, figures, or terms with their meanings.
-
-    Attributes:
-        heads, rows: of the table; the first column names its rows.
-        kind: ``error`` for what went wrong.
+    ``kind`` is ``error`` for what went wrong.
     """
 
     title: str
@@ -63,5 +46,19 @@ class Section:
     heads: Sequence[str] = ()
     rows: Sequence[Sequence[object]] = ()
     figures: Sequence[Figure] = ()
-    terms: Mapping[str, str] = field(default_factory=dict)
+    terms: Mapping[str, str] | None = None
     kind: str = ""
+
+
+def facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What every page says of a run: device, model's format, tree, versions; null where it is not known."""
+    tree, git, versions = manifest.get("tree"), manifest.get("git"), manifest.get("versions", {})
+    return {
+        "device": manifest.get("device"),
+        "kernels": manifest.get("kernels"),
+        "dtype": manifest.get("config", {}).get("model", {}).get("dtype"),
+        "tree": tree and f"budget {tree['budget']}, depth {tree['depth']}, branch {tree['branch']}",
+        "mindspore": versions.get("mindspore"),
+        "ms_eagle": versions.get("ms_eagle"),
+        "revision": git and f"{git['commit'][:12]}{', modified' if git['modified'] else ''}",
+    }

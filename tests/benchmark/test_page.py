@@ -86,7 +86,7 @@ def test_the_report_stands_alone_and_says_everything():
     shown = Page(text)
     assert shown.loads == []
     assert "@import" not in text and "url(" not in text  # noqa: PT018
-    for said in (
+    for words in (
         "EAGLE-3 against m<1> alone",
         "slow tail, p1",
         "best turns, p99",
@@ -97,7 +97,7 @@ def test_the_report_stands_alone_and_says_everything():
         "not printed",
         "a <cpu>",
     ):
-        assert shown.says(said), said
+        assert shown.says(words), words
     assert "prefers-color-scheme: dark" in text
     assert 'name="viewport"' in text
     assert not shown.says("Synthetic drafter")
@@ -184,11 +184,11 @@ def test_bins_hold_every_number_and_end_at_one():
     rng = np.random.default_rng(0)
     for scale in (0.01, 0.3, 3, 50):
         numbers = (1 + scale * rng.standard_normal(200)).tolist()
-        found = charts.bins(numbers)
-        assert sum(count for *_, count in found) == 200
-        assert len(found) <= 30
+        bins = charts.bins(numbers)
+        assert sum(count for *_, count in bins) == 200
+        assert len(bins) <= 30
         if scale < 3:
-            assert any(abs(left - 1) < 1e-9 or abs(right - 1) < 1e-9 for left, right, _ in found)
+            assert any(abs(left - 1) < 1e-9 or abs(right - 1) < 1e-9 for left, right, _ in bins)
     assert charts.bins([1.0]) == [(1.0, pytest.approx(1.05), 1)]
 
 
@@ -286,16 +286,16 @@ def test_sweeps_that_make_no_sense_are_refused(tmp_path, text, message):
 
 
 def test_the_sweeps_of_the_project_fit_the_default_model():
-    found = sorted((CONFIGS / "bench").iterdir())
-    assert len(found) >= 8
-    for path in found:
+    paths = sorted((CONFIGS / "bench").iterdir())
+    assert len(paths) >= 8
+    for path in paths:
         for point in read_sweep(path).all_points():
             load_config(CONFIGS / "smollm2_135m.yaml", overrides(point.set))
 
 
 def point(name, settings, speedups, **more):
-    found = summary([turn(i, s, [1]) for i, s in enumerate(speedups)], None, {})
-    return Measured(Point(name=name, set=settings), f"points/{name}", {**found, **more})
+    figures = summary([turn(i, s, [1]) for i, s in enumerate(speedups)], None, {})
+    return Measured(Point(name=name, set=settings), f"points/{name}", {**figures, **more})
 
 
 def test_a_page_of_a_sweep(tmp_path):
@@ -308,8 +308,8 @@ def test_a_page_of_a_sweep(tmp_path):
         point("bad", {"tree.budget": 16, "tree.depth": 3}, [], error="no such kernels"),
     ]
     shown = Page(sweep_page.page(sweep, measured, MANIFEST, "2 turns a point"))
-    for said in ("T <x>", "Q?", "Speed-up against tree.budget", "Points that failed", "no such kernels"):
-        assert shown.says(said), said
+    for words in ("T <x>", "Q?", "Speed-up against tree.budget", "Points that failed", "no such kernels"):
+        assert shown.says(words), words
     lines = sweep_page.lines(measured)
     assert lines[2].startswith("M8 ")
     assert "failed: no such kernels" in lines[3]

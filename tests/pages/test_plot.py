@@ -9,7 +9,7 @@ from ms_eagle.pages import plot as plots
 from ms_eagle.pages.axes import HEIGHT, WIDTH, Frame, Marker, short, ticks
 from ms_eagle.pages.plot import Series
 
-TEXT = "{http://www.w3.org/2000/svg}text"
+BARS = [(1.0, 1.5, 1, "good", "w"), (1.5, 2.0, 1, "good", "w")]
 
 
 def parsed(plot):
@@ -56,14 +56,15 @@ def test_a_frame_maps_its_ranges_to_its_corners():
     assert gaps == pytest.approx([gaps[0]] * 3)
 
 
-def test_a_histogram_has_a_column_a_bin_and_warns_below():
+def test_columns_are_as_high_as_their_values():
     counts = [(0.8, 0.9, 2), (0.9, 1.0, 0), (1.0, 1.1, 5), (1.1, 1.2, 1)]
-    plot = plots.histogram("name", counts, "speed-up", [Marker(1.05, "p50 1.05x")], below=1.0)
-    bars = [e for e in tagged(plot, "}rect")]
+    values = [(*each, "warn" if each[1] <= 1 else "good", f"{each[2]} turns") for each in counts]
+    plot = plots.columns("name", values, "speed-up", "turns", markers=[Marker(1.05, "p50 1.05x")], whole=True)
+    bars = tagged(plot, "}rect")
     assert [e.get("class") for e in bars] == ["bar warn", "bar warn", "bar good", "bar good"]
     heights = [float(e.get("height")) for e in bars]
     assert heights == pytest.approx([2 * heights[3], 0, 5 * heights[3], heights[3]], abs=0.11)
-    assert bars[0][0].text == "0.8 to 0.9: 2 turns"
+    assert bars[0][0].text == "2 turns"
     assert "p50 1.05x" in words(plot)
     assert {"0", "1", "2"} <= set(words(plot))
     assert not {"0.5", "1.5"} & {e.text for e in tagged(plot, "}text") if e.get("text-anchor") == "end"}
@@ -71,7 +72,7 @@ def test_a_histogram_has_a_column_a_bin_and_warns_below():
 
 def test_labels_of_markers_do_not_lie_on_each_other():
     marks = [Marker(1 + i / 100, f"p{i} of the turns") for i in range(6)] + [Marker(1.99, "a long label")]
-    plot = plots.histogram("name", [(1.0, 1.5, 1), (1.5, 2.0, 1)], "x", marks)
+    plot = plots.columns("name", BARS, "x", "y", markers=marks)
     boxes = []
     for e in tagged(plot, "}text"):
         if e.get("class", "").startswith("label"):
@@ -107,21 +108,20 @@ def test_a_long_line_is_drawn_without_dots_and_inside_its_range():
     assert parsed(plots.lines("nothing yet", [Series("a", [])], "x", "y")) is not None
 
 
-def test_scatter_and_columns_are_well_formed():
-    dots = [(1.0, 2.0, "t & u"), (3.0, 0.5, "v")]
-    plot = plots.scatter("n", [("x", dots), ("y", dots[:1])], "a", "b", (1.0, "r"))
-    assert len([e for e in tagged(plot, "}circle") if len(e)]) == 3
-    assert parsed(plots.columns("n", [("0", 0.5, "w"), ("1", 0.0, "w")], "a", "b")) is not None
+def test_dots_have_a_note_each_and_no_line():
+    dots = Series("x", [(1.0, 2.0), (3.0, 0.5)], notes=["t & u", "v"], line=False)
+    plot = plots.lines("n", [dots], "a", "b", from_zero=True, reference=(1.0, "r"))
+    assert [e[0].text for e in tagged(plot, "}circle")] == ["t & u", "v"]
+    assert not [e for e in tagged(plot, "}path") if e.get("class").startswith("line")]
+    assert "0" in words(plot)
 
 
 def test_text_is_escaped_wherever_a_plot_says_it():
     evil = "<script>alert(1)</script>\"'&\x00"
-    dots = [(1.0, 2.0, evil)]
+    series = [Series(evil, [(1, 1.0)], notes=[evil])] * 2
     drawn = [
-        plots.histogram(evil, [(1.0, 1.5, 1), (1.5, 2.0, 1)], evil, [Marker(1.2, evil)], unit=evil),
-        plots.columns(evil, [(evil, 0.5, evil)], evil, evil),
-        plots.scatter(evil, [(evil, dots), (evil, dots)], evil, evil, (1.0, evil)),
-        plots.lines(evil, [Series(evil, [(1, 1.0)])] * 2, evil, evil, reference=(1.0, evil)),
+        plots.columns(evil, [(1.0, 1.5, 1, evil, evil)], evil, evil, markers=[Marker(1.2, evil)]),
+        plots.lines(evil, series, evil, evil, reference=(1.0, evil)),
     ]
     for plot in [*drawn, plots.sheet(evil, drawn)]:
         assert "script" not in {e.tag.rpartition("}")[2] for e in parsed(plot).iter()}
@@ -130,7 +130,7 @@ def test_text_is_escaped_wherever_a_plot_says_it():
 
 
 def test_a_plot_as_a_file_brings_its_colours_for_light_and_dark():
-    plot = plots.standalone(plots.columns("n", [("0", 0.5, "w")], "a", "b"))
+    plot = plots.standalone(plots.columns("n", BARS, "a", "b"))
     root = parsed(plot)
     assert root[0].tag.endswith("}style")
     assert "prefers-color-scheme: dark" in root[0].text
@@ -138,7 +138,7 @@ def test_a_plot_as_a_file_brings_its_colours_for_light_and_dark():
 
 
 def test_a_sheet_holds_its_plots_side_by_side():
-    plot = plots.columns("one", [("0", 0.5, "w")], "a", "b")
+    plot = plots.columns("one", BARS, "a", "b")
     root = parsed(plots.sheet("all", [plot] * 3))
     places = [e.get("transform") for e in root if e.tag.endswith("}g")]
     assert len(set(places)) == 3

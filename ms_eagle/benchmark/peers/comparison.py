@@ -9,7 +9,7 @@ from typing import Any
 
 from ms_eagle.benchmark.peers.catalogue import Peer, benchmark_config, cache_directory, choose, peers
 from ms_eagle.benchmark.peers.process import PeerProcess
-from ms_eagle.benchmark.peers.report import Circumstances, record
+from ms_eagle.benchmark.peers.report import record
 from ms_eagle.benchmark.peers.timing import run
 from ms_eagle.checkpoints import sources
 from ms_eagle.checkpoints.directory import Checkpoint
@@ -80,7 +80,8 @@ def compare(
         UserError: a model, a prompt or a choice of peers that cannot work, or too little memory.
     """
     config = benchmark_config(config, plan.threads)
-    files = sources.resolve(config.model.source, cache_dir=_place(config), progress=progress)
+    place = None if config.model.cache_dir is None else cache_directory(config)
+    files = sources.resolve(config.model.source, cache_dir=place, progress=progress)
     prompts = _encode(config, files.directory, texts, plan)
     capacity = max(map(len, prompts)) + plan.new_tokens
     chosen = choose(peers(config, files.directory, capacity, plan.assistant), plan.names)
@@ -97,21 +98,19 @@ def compare(
         start=functools.partial(PeerProcess, plan.timeout, plan.verbose),
         progress=progress,
     )
-    circumstances = Circumstances(
-        model=files.origin,
-        threads=plan.threads,
-        new_tokens=plan.new_tokens,
-        rounds=plan.rounds,
-        prompts=tuple((name, len(prompt)) for (name, _), prompt in zip(texts, prompts, strict=True)),
-        load_before=load_before,
-        load_after=machine.load_average(),
-        elsewhere=watch.elsewhere(),
-    )
-    return record(results, circumstances) | {"manifest": manifest(config, {})}
-
-
-def _place(config: Config) -> Path | None:
-    return None if config.model.cache_dir is None else cache_directory(config)
+    common = {
+        "model": files.origin,
+        "threads": plan.threads,
+        "new_tokens": plan.new_tokens,
+        "rounds": plan.rounds,
+        "prompts": [
+            {"name": name, "tokens": len(prompt)} for (name, _), prompt in zip(texts, prompts, strict=True)
+        ],
+        "load_before": load_before,
+        "load_after": machine.load_average(),
+        "elsewhere": watch.elsewhere(),
+    }
+    return record(results, common) | {"manifest": manifest(config, {})}
 
 
 def _encode(config: Config, directory: Path, texts: Sequence[tuple[str, str]], plan: Plan) -> list[list[int]]:

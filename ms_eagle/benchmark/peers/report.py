@@ -1,7 +1,7 @@
-"""What a comparison of peers found: figures, a table, and the JSON form of both."""
+"""The outcome of a comparison of peers: figures, a table, and the JSON form of both."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,36 +15,19 @@ from ms_eagle.system import machine
 NEAR_TIE = 1e-3  # logits closer than this are told apart by rounding alone, in float32
 
 
-@dataclass(frozen=True)
-class Circumstances:
-    """What all peers had in common.
+def record(results: Sequence[Result], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything, as JSON values; seconds and bytes throughout.
 
-    Attributes:
-        model: where the model came from.
-        prompts: name and number of tokens of each.
-        load_before, load_after: load averages over 1, 5 and 15 minutes.
-        elsewhere: share of all cores, 0 to 1, that other processes used during the run; None if unknown.
+    Args:
+        results: of all peers.
+        common: ``model, threads, new_tokens, rounds``; ``prompts``, name and tokens of each; ``load_before``
+            and ``load_after``, load averages over 1, 5 and 15 minutes; ``elsewhere``, the share of all cores
+            that other processes used during the run, or None.
     """
-
-    model: str
-    threads: int
-    new_tokens: int
-    rounds: int
-    prompts: tuple[tuple[str, int], ...]
-    load_before: list[float]
-    load_after: list[float]
-    elsewhere: float | None
-
-
-def record(results: Sequence[Result], circumstances: Circumstances) -> dict[str, Any]:
-    """Everything, as JSON values; seconds and bytes throughout."""
     teacher = next((result for result in results if result.peer.name == TEACHER and not result.failure), None)
-    return {
-        **asdict(circumstances),
-        "prompts": [{"name": name, "tokens": tokens} for name, tokens in circumstances.prompts],
-        "idle": None if circumstances.elsewhere is None else circumstances.elsewhere <= machine.IDLE,
-        "peers": [_peer(result, teacher) for result in results],
-    }
+    elsewhere = common["elsewhere"]
+    idle = None if elsewhere is None else elsewhere <= machine.IDLE
+    return {**common, "idle": idle, "peers": [_peer(result, teacher) for result in results]}
 
 
 def _peer(result: Result, teacher: Result | None) -> dict[str, Any]:
@@ -110,7 +93,7 @@ def lines(report: dict[str, Any]) -> list[str]:
     facts = [", ".join(f"{name} {value}" for name, value in peer["facts"].items()) for peer in finished]
     lines += [
         "",
-        *aligned([(peer["name"], said) for peer, said in zip(finished, facts, strict=True)], left=2),
+        *aligned([(peer["name"], fact) for peer, fact in zip(finished, facts, strict=True)], left=2),
     ]
     differences = [
         _in_words(peer["name"], Difference(**each)) for peer in finished for each in peer["differences"]

@@ -1,7 +1,6 @@
 """Numbers of a whole trace: acceptance by depth, accepted tokens per cycle, time by stage."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ms_eagle.reference.trace import Trace
@@ -58,15 +57,11 @@ def figures(trace: Trace) -> Figures:
         for turn in trace.turns
     )
     seconds = {
-        stage: _mean([c["seconds"][stage] for c in cycles if stage in c["seconds"]]) for stage in TIMED
+        stage: [cycle["seconds"][stage] for cycle in cycles if stage in cycle["seconds"]] for stage in TIMED
     }
     return Figures(
         tokens=tokens,
         cycles=len(cycles),
         accepted=tuple(counts[a] for a in range(deepest + 1)),
-        seconds={stage: mean for stage, mean in seconds.items() if mean is not None},
+        seconds={stage: sum(each) / len(each) for stage, each in seconds.items() if each},
     )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -4,6 +4,7 @@ import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from markupsafe import Markup
 
@@ -58,24 +59,19 @@ def draw(
     """
     root = _build(tree, choices, choice_pieces, path)
     nodes = _place(root)
-    widths: dict[int, float] = {}
-    for node in nodes:
-        widths[node.depth] = max(widths.get(node.depth, 0.0), _box(node))
-    left = {0: float(_MARGIN)}
-    for depth in range(1, len(widths)):
-        left[depth] = left[depth - 1] + widths[depth - 1] + _GAP_X
-    width = left[len(widths) - 1] + widths[len(widths) - 1] + _MARGIN
+    widths = [
+        max(_box(node) for node in nodes if node.depth == depth)
+        for depth in range(1 + max(node.depth for node in nodes))
+    ]
+    left = list(accumulate((width + _GAP_X for width in widths), initial=float(_MARGIN)))
+    width = left[-1] - _GAP_X + _MARGIN
     height = 2 * _MARGIN + (1 + max(node.line for node in nodes)) * (_HEIGHT + _GAP_Y) - _GAP_Y
-    edges, boxes = [], []
-    for node in nodes:
-        boxes.append(_draw_node(node, left[node.depth]))
-        for child in node.children:
-            edges.append((child.kind != "rejected", _draw_edge(node, child, left)))
-    edges.sort(key=lambda edge: edge[0])  # muted ones below
+    edges = [(node, child) for node in nodes for child in node.children]
+    edges.sort(key=lambda edge: edge[1].kind != "rejected")  # muted ones below
     return element(
         "svg",
-        *(edge for _, edge in edges),
-        *boxes,
+        *(_draw_edge(node, child, left) for node, child in edges),
+        *(_draw_node(node, left[node.depth]) for node in nodes),
         class_="tree",
         role="img",
         aria_label=name,
@@ -94,11 +90,10 @@ def probability(score: float | None, parent_score: float | None) -> float:
 
 def percent(share: float) -> str:
     """A probability in few characters: ``87 %``, ``0.4 %``, ``<0.1 %``."""
-    if share <= 0:
-        return "0 %"
-    if share < 0.001:
+    if 0 < share < 0.001:
         return "<0.1 %"
-    return f"{share:.0%}".replace("%", " %") if share >= 0.0995 else f"{share:.1%}".replace("%", " %")
+    digits = 1 if 0 < share < 0.0995 else 0
+    return f"{100 * share:.{digits}f} %"
 
 
 def _build(tree: Record, choices: Sequence[int], choice_pieces: Sequence[str], path: Sequence[int]) -> _Node:
@@ -159,7 +154,7 @@ def _draw_node(node: _Node, x: float) -> Markup:
     )
 
 
-def _draw_edge(node: _Node, child: _Node, left: dict[int, float]) -> Markup:
+def _draw_edge(node: _Node, child: _Node, left: Sequence[float]) -> Markup:
     x1, x2 = left[node.depth] + _box(node), left[child.depth]
     y1, y2 = (_MARGIN + line * (_HEIGHT + _GAP_Y) + _HEIGHT / 2 for line in (node.line, child.line))
     bend = x2 - _GAP_X / 2

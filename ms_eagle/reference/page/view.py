@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ms_eagle.pages.parts import Bar, Card, Figure
+from ms_eagle.pages.parts import Bar, Card, Figure, facts
 from ms_eagle.pages.template import render
 from ms_eagle.reference.page.figures import STAGE_NOTES, TIMED, Figures, figures
 from ms_eagle.reference.page.tree import draw, percent, visible
@@ -24,7 +24,7 @@ def page(trace: Trace) -> str:
         title=f"{drafter} on {_model(manifest)}",
         lead=None,
         notices=_notices(trace),
-        facts=_facts(manifest),
+        facts={"made": manifest.get("created"), "batch": manifest.get("batch"), **facts(manifest)},
         manifest=manifest,
         errors=[_error(error) for error in trace.errors],
         cards=_cards(trace, numbers, speculates),
@@ -50,23 +50,6 @@ def _notices(trace: Trace) -> list[str]:
     elif any(turn.finish is None for turn in trace.turns) and not trace.errors:
         notices.append("The trace ends before its last answer does.")
     return notices
-
-
-def _facts(manifest: Record) -> dict[str, Any]:
-    """What matters of the manifest, in words."""
-    tree, git = manifest.get("tree"), manifest.get("git")
-    versions = manifest.get("versions", {})
-    return {
-        "made": manifest.get("created"),
-        "device": manifest.get("device"),
-        "kernels": manifest.get("kernels"),
-        "dtype": manifest.get("config", {}).get("model", {}).get("dtype"),
-        "batch": manifest.get("batch"),
-        "tree": tree and f"budget {tree['budget']}, depth {tree['depth']}, branch {tree['branch']}",
-        "ms_eagle": versions.get("ms_eagle"),
-        "mindspore": versions.get("mindspore"),
-        "revision": git and f"{git['commit'][:12]}{', modified' if git['modified'] else ''}",
-    }
 
 
 def _error(error: Record) -> dict[str, Any]:
@@ -127,21 +110,21 @@ def _milliseconds(seconds: float) -> str:
 
 def _turn(turn: Turn, speculates: bool) -> dict[str, Any]:
     prefill, finish = turn.prefill, turn.finish
-    facts = [f"{len(prefill['token_ids'])} prompt tokens"]
+    about = [f"{len(prefill['token_ids'])} prompt tokens"]
     if prefill["reused"]:
-        facts.append(f"{prefill['reused']} of them reused")
+        about.append(f"{prefill['reused']} of them reused")
     if finish:
-        facts += [f"{finish['new_tokens']} new tokens", f"ended by {finish['finish_reason']}"]
+        about += [f"{finish['new_tokens']} new tokens", f"ended by {finish['finish_reason']}"]
         if finish["checks"]:
             worst = max(finish["checks"]["cache_difference"].values(), default=0.0)
-            facts.append(f"equal to the teacher alone, caches within {worst:.1g} of a fresh run")
+            about.append(f"equal to the teacher alone, caches within {worst:.1g} of a fresh run")
             if finish["checks"]["ties"]:
-                facts.append(f"{len(finish['checks']['ties'])} near ties")
+                about.append(f"{len(finish['checks']['ties'])} near ties")
     else:
-        facts.append("unfinished")
+        about.append("unfinished")
     return {
         "name": f"{prefill['prompt']}, turn {prefill['turn']}",
-        "note": " · ".join(facts),
+        "note": " · ".join(about),
         "prompt": prefill["text"],
         "tokens": list(_tokens(turn)),
         "cycles": [_cycle(number, cycle, speculates) for number, cycle in enumerate(turn.cycles, 1)],
