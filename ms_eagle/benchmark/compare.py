@@ -172,8 +172,6 @@ def page(a: Finished, b: Finished) -> str:
         title=f"{Path(a.name).name} and {Path(b.name).name}",
         lead=f"A is {a.name}, B is {b.name}.",
         notices=caveats(a, b),
-        facts={},
         manifest={"A": a.summary["manifest"], "B": b.summary["manifest"]},
-        cards=[],
         sections=sections,
     )

@@ -364,9 +364,10 @@ def _cycle(seconds: dict[str, float]) -> dict[str, float]:
 
 def lines(report: dict[str, object]) -> list[str]:
     """The report as a table."""
+    targets = {name: f"target: at most {most:.2f}" for name, most in STEP_TARGETS.items()}
     prefill, memory, cycle = report["prefill"], report["memory"], report["cycle"]
     steps = [
-        (name, f"{step['ms']:.2f}", f"{step['floor_ms']:.2f}", f"{step['ratio']:.2f}", _target(name))
+        (name, f"{step['ms']:.2f}", f"{step['floor_ms']:.2f}", f"{step['ratio']:.2f}", targets.get(name, ""))
         for name, step in report["steps"].items()
     ]
     speed = f"{prefill['gflops']:.0f} GFLOP/s, {100 * prefill['of_product']:.0f} % of the product's"
@@ -388,7 +389,3 @@ def lines(report: dict[str, object]) -> list[str]:
         f"peak memory {memory['peak_bytes'] / 1e6:.0f} MB, {memory['ratio']:.2f} of weights and caches   "
         f"target: at most {MEMORY_TARGET}",
     ]
-
-
-def _target(name: str) -> str:
-    return f"target: at most {STEP_TARGETS[name]:.2f}" if name in STEP_TARGETS else ""

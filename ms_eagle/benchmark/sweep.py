@@ -22,16 +22,7 @@ from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
 from ms_eagle.system.progress import Progress
 
-_HEADLINES = (
-    "turns",
-    "failed",
-    "tokens_match",
-    "speedup",
-    "accept_L",
-    "baseline_tps",
-    "speculative_tps",
-    "error",
-)
+_HEADLINES = ("turns", "failed", "tokens_match", "speedup", "accept_L", "baseline_tps", "speculative_tps")
 
 Configure = Callable[[Sequence[str]], Config]
 """Makes the configuration with further overrides, ``section.key=value`` each."""
@@ -152,7 +143,7 @@ def run_sweep(
             message = " ".join(str(error).split())
             figures = {**summary([], None, {}), "error": message}
             progress.note(f"{point.name}: {message}")
-        headlines = {key: figures[key] for key in _HEADLINES if key in figures}
+        headlines = {key: figures[key] for key in (*_HEADLINES, "error") if key in figures}
         measured.append(Measured(point, str(directory.relative_to(out)), headlines))
         gc.collect()  # the engines of a point hold gigabytes
     return measured

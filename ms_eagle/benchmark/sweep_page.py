@@ -85,9 +85,7 @@ def page(sweep: Sweep, measured: Sequence[Measured], manifest: Mapping[str, Any]
         title=sweep.title,
         lead=sweep.question,
         notices=["Synthetic drafter: figures of the machinery, not of any head."] if synthetic else [],
-        facts={},
         manifest=manifest,
-        cards=[],
         sections=[
             Section("Plots", figures=plots(sweep, measured, note)),
             Section("Every point", about, heads, [_row(m) for m in measured]),

@@ -73,9 +73,7 @@ class Frame:
         low, high = self._y
         return self._top + self._height * (1 - (value - low) / max(high - low, 1e-12))
 
-    def axes(
-        self, x_label: str, y_label: str, x_ticks: Sequence[tuple[float, str]], whole: bool = False
-    ) -> Markup:
+    def axes(self, x_label: str, y_label: str, x_ticks: Sequence[float], whole: bool = False) -> Markup:
         """Grid, numbers and names of both axes; ``whole``: y counts things."""
         parts = []
         right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
@@ -85,10 +83,10 @@ class Frame:
             y = self.y(value)
             parts.append(element("path", class_="grid", d=f"M{LEFT} {y:.1f}H{right}"))
             parts.append(_text("tick", LEFT - 6, y + 4, short(value), "end"))
-        for value, label in x_ticks:
+        for value in x_ticks:
             x = self.x(value)
             parts.append(element("path", class_="grid", d=f"M{x:.1f} {bottom}v4"))
-            parts.append(_text("tick", x, bottom + 17, label))
+            parts.append(_text("tick", x, bottom + 17, short(value)))
         parts.append(element("path", class_="axis", d=f"M{LEFT} {bottom}H{right}"))
         parts.append(_text("name", (LEFT + right) / 2, HEIGHT - 7, x_label))
         turned = f"translate(12 {(self._top + bottom) / 2:.0f})rotate(-90)"

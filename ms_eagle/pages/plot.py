@@ -65,7 +65,7 @@ def columns(
     span = (values[0][0], values[-1][1])
     top = 14 + LABEL_ROW * axes.label_rows(span, markers)
     frame = Frame(span, (0, max(value for _, _, value, _, _ in values) or 1), top=top)
-    parts = [frame.axes(x_label, y_label, [(tick, short(tick)) for tick in axes.ticks(*span)], whole)]
+    parts = [frame.axes(x_label, y_label, axes.ticks(*span), whole)]
     parts += [frame.bar(*value) for value in values]
     return Plot(name, Markup("").join([*parts, frame.markers(markers)]))
 
@@ -98,7 +98,7 @@ def lines(
     top = 14 + above + LABEL_ROW * axes.label_rows(span, markers)
     frame = Frame(span, y or axes.padded(values), top=top, log_x=log_x)
     ticks = xs if not from_zero and (log_x or len(xs) <= 8) else axes.ticks(*span)
-    parts = [frame.axes(x_label, y_label, [(tick, short(tick)) for tick in ticks])]
+    parts = [frame.axes(x_label, y_label, ticks)]
     for i, each in enumerate(series):
         aside = (i - (len(series) - 1) / 2) * 4  # so that whiskers do not lie on each other
         parts += _series(frame, each, f"s{i}", aside)

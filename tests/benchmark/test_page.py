@@ -2,10 +2,10 @@
 
 import json
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from support.elements import Elements
 from support.turns import TURNS, turn
 
 from ms_eagle.benchmark import charts, compare, page, sweep_page
@@ -45,45 +45,13 @@ PROFILE = {
 }
 
 
-class Page(HTMLParser):
-    """Balanced elements, and what the page would load from elsewhere."""
-
-    VOID = ("meta", "link", "br")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.loads, self.text, self.tags = [], [], [], set()
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.loads += [
-            v for k, v in attrs if k in ("src", "href") and not (v or "").startswith(("#", "data:"))
-        ]
-        if tag not in self.VOID and not self.get_starttag_text().endswith("/>"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag, attrs):
-        pass
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-    def says(self, text):
-        return text in " ".join(" ".join(self.text).split())
-
-
 def whole(records=TURNS, manifest=MANIFEST, **more):
     return {**summary(records, None, manifest), "profile": None, **more}
 
 
 def test_the_report_stands_alone_and_says_everything():
     text = page.page(whole(profile=PROFILE), TURNS)
-    shown = Page(text)
+    shown = Elements(text)
     assert shown.loads == []
     assert "@import" not in text and "url(" not in text  # noqa: PT018
     for words in (
@@ -113,7 +81,7 @@ def test_every_plot_names_its_turns_and_settings():
 
 def test_the_page_shows_the_numbers_of_the_summary():
     result = whole(profile=PROFILE)
-    shown = Page(page.page(result, TURNS))
+    shown = Elements(page.page(result, TURNS))
     speed, accept = result["speedup"], result["accept_L"]
     for number in (*(f"{speed[q]:.2f}x" for q in speed), f"{accept['mean']:.2f}", f"tau {result['tau']:.2f}"):
         assert shown.says(number), number
@@ -158,24 +126,22 @@ def test_no_name_of_a_run_becomes_markup():
     measured = [point(EVIL, {}, [1.0]), point(EVIL, {}, [], error=EVIL)]
     pages = [page.page(result, run), compare.page(a, b), sweep_page.page(sweep, measured, manifest, EVIL)]
     for text in pages:
-        tags = Page(text).tags
-        assert "script" not in tags
-        assert "img" not in tags
+        assert not [e for e in Elements(text).found if e[0] in ("script", "img")]
 
 
 def test_a_synthetic_run_says_so():
     manifest = {**MANIFEST, "drafter": "synthetic"}
-    shown = Page(page.page(whole(manifest=manifest), TURNS))
+    shown = Elements(page.page(whole(manifest=manifest), TURNS))
     assert shown.says("Synthetic drafter: it proposes the teacher's own continuation")
 
 
 @pytest.mark.parametrize("records", [[], TURNS[3:], TURNS[:1], [turn(0, 1.0, [])]])
 def test_small_runs_have_a_page(records):
-    Page(page.page(whole(records), records))
+    Elements(page.page(whole(records), records))
 
 
 def test_unfinished_runs_say_so():
-    shown = Page(page.page(whole(planned_turns=9, incomplete_ranks={"1": 5}), TURNS))
+    shown = Elements(page.page(whole(planned_turns=9, incomplete_ranks={"1": 5}), TURNS))
     assert shown.says("Unfinished: 5 of 9 turns are missing")
     assert shown.says("Worker 1 ended before its time and left 5 turns undone")
 
@@ -223,7 +189,7 @@ def test_two_runs_side_by_side(tmp_path):
     assert "tree.budget: 16 in A, 32 in B" in text
     assert "6 turns are in both; 2 in A alone, 2 in B" in text
     assert re.search(r"speed-up p1 +1\.01 +2\.41", text)
-    shown = Page(compare.page(a, b))
+    shown = Elements(compare.page(a, b))
     assert shown.says("Settings that differ")
     assert shown.loads == []
 
@@ -307,11 +273,11 @@ def test_a_page_of_a_sweep(tmp_path):
         point("M8", {"tree.budget": 8, "tree.depth": 3}, [1.2, 1.7]),
         point("bad", {"tree.budget": 16, "tree.depth": 3}, [], error="no such kernels"),
     ]
-    shown = Page(sweep_page.page(sweep, measured, MANIFEST, "2 turns a point"))
+    shown = Elements(sweep_page.page(sweep, measured, MANIFEST, "2 turns a point"))
     for words in ("T <x>", "Q?", "Speed-up against tree.budget", "Points that failed", "no such kernels"):
         assert shown.says(words), words
     lines = sweep_page.lines(measured)
     assert lines[2].startswith("M8 ")
     assert "failed: no such kernels" in lines[3]
     named = Sweep(title="T", question="Q", points=[Point(name="a"), Point(name="b")])
-    Page(sweep_page.page(named, [point("a", {}, [1.0]), point("b", {}, [0.5])], MANIFEST, "1 turn"))
+    Elements(sweep_page.page(named, [point("a", {}, [1.0]), point("b", {}, [0.5])], MANIFEST, "1 turn"))

@@ -1,7 +1,7 @@
 """A trace as one HTML page."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from ms_eagle.pages.parts import Bar, Card, Figure, facts
 from ms_eagle.pages.template import render
@@ -22,7 +22,6 @@ def page(trace: Trace) -> str:
         "trace.html",
         kicker="ms_eagle trace",
         title=f"{drafter} on {_model(manifest)}",
-        lead=None,
         notices=_notices(trace),
         facts={"made": manifest.get("created"), "batch": manifest.get("batch"), **facts(manifest)},
         manifest=manifest,
@@ -126,23 +125,13 @@ def _turn(turn: Turn, speculates: bool) -> dict[str, Any]:
         "name": f"{prefill['prompt']}, turn {prefill['turn']}",
         "note": " · ".join(about),
         "prompt": prefill["text"],
-        "tokens": list(_tokens(turn)),
+        "tokens": _tokens(turn),
         "cycles": [_cycle(number, cycle, speculates) for number, cycle in enumerate(turn.cycles, 1)],
     }
 
 
-class _Token(NamedTuple):
-    """An emitted token; ``sign`` stands for a piece that would not be seen."""
-
-    piece: str
-    sign: str
-    kind: str
-    cycle: int
-    note: str
-
-
-def _tokens(turn: Turn) -> Iterator[_Token]:
-    """The emitted tokens, coloured by how they came to be."""
+def _tokens(turn: Turn) -> Iterator[dict[str, Any]]:
+    """The emitted tokens by how they came to be; ``sign`` stands for a piece that would not be seen."""
     left = len(turn.finish["token_ids"]) if turn.finish else None
     for number, cycle in enumerate(turn.cycles, 1):
         for place, piece in enumerate(cycle["pieces"]):
@@ -153,7 +142,8 @@ def _tokens(turn: Turn) -> Iterator[_Token]:
                 left -= 1
             why = "the teacher's own token" if bonus else f"drafted at depth {place + 1}"
             note = f"cycle {number}: {why}, token {cycle['emitted'][place]}"
-            yield _Token(piece, visible(cycle["choice_pieces"][cycle["path"][place]]), kind, number, note)
+            sign = visible(cycle["choice_pieces"][cycle["path"][place]])
+            yield {"piece": piece, "sign": sign, "kind": kind, "cycle": number, "note": note}
 
 
 def _cycle(number: int, cycle: Record, speculates: bool) -> dict[str, Any]:
