@@ -1,18 +1,16 @@
 """Train an EAGLE-3 head for a teacher, or continue to."""
 
-import importlib.util
 import json
 import signal
 import sys
 
 from ms_eagle.cli import command_line
-from ms_eagle.errors import UserError
 
 DESCRIPTION = """\
 Train an EAGLE-3 head on a teacher's own answers.
 
 The output directory receives the best head so far (head/), a checkpoint, the figures of every step and
-evaluation as CSV, and curves.png. A run that was interrupted, or killed, is continued by the same command.
+evaluation as CSV, and curves.svg. A run that was interrupted, or killed, is continued by the same command.
 """
 
 EPILOG = """\
@@ -46,8 +44,6 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     out = [] if args.out is None else [f"output.directory={json.dumps(args.out)}"]
     config = load_training_config(args.config, [*args.overrides, *out])
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("matplotlib, which draws the curves, is not installed: pip install 'ms_eagle[train]'")
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
     from ms_eagle.system.progress import Progress

@@ -3,18 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ms_eagle.benchmark import charts, turn_log
-from ms_eagle.benchmark.page import document, table
 from ms_eagle.benchmark.run import SUMMARY
 from ms_eagle.benchmark.text import number
 from ms_eagle.benchmark.turn_log import Record
 from ms_eagle.errors import UserError
-from ms_eagle.pages import plot as svg_plot
-from ms_eagle.pages.plot import Series, text
+from ms_eagle.pages.columns import aligned
+from ms_eagle.pages.parts import Figure, Section
+from ms_eagle.pages.plot import Series
+from ms_eagle.pages.template import render
 from ms_eagle.system import json_file
 
 _RESAMPLES, _SEED = 2000, 0
@@ -30,14 +31,10 @@ class Finished:
     turns: Mapping[str, Record]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One figure of both runs.
+class Row(NamedTuple):
+    """One figure of both runs: mean and 95 % interval of each, None where there is none.
 
-    Attributes:
-        name: of the figure.
-        a, b: mean and 95 % interval of each, None where there is no figure.
-        change: of b over a (or b minus a) on the turns that both have, likewise.
+    ``change`` is of b over a (or b minus a) on the turns that both have.
     """
 
     name: str
@@ -67,30 +64,19 @@ def compare(a: Finished, b: Finished) -> list[Row]:
     """The main figures of both runs with intervals, and how they change on the turns that both have."""
     both = [name for name in a.turns if name in b.turns]
 
-    def row(name: str, of: Callable[[Record], float | None], ratio: bool) -> Row:
+    def row(name: str, of: Callable[[Record], float | None], ratio: bool = True) -> Row:
         pairs = [(of(a.turns[key]), of(b.turns[key])) for key in both]
-        changes = [
-            y / x if ratio else y - x
-            for x, y in pairs
-            if x is not None and y is not None and (x or not ratio)
-        ]
-        return Row(
-            name,
-            *(interval([v for v in map(of, run.turns.values()) if v is not None]) for run in (a, b)),
-            interval(changes),
-        )
+        pairs = [(x, y) for x, y in pairs if x is not None and y is not None and (x or not ratio)]
+        own = [interval([v for v in map(of, run.turns.values()) if v is not None]) for run in (a, b)]
+        return Row(name, *own, interval([y / x if ratio else y - x for x, y in pairs]))
 
     return [
-        row("speed-up", lambda turn: turn["speedup"], True),
-        row("speed-up, with the prompt", lambda turn: turn["speedup_end_to_end"], True),
-        row("teacher alone, tokens a second", lambda turn: turn["teacher"]["tokens_per_second"], True),
-        row("with speculation, tokens a second", lambda turn: turn["speculative"]["tokens_per_second"], True),
-        row("accept_L of a turn", _accept, False),
+        row("speed-up", lambda turn: turn["speedup"]),
+        row("speed-up, with the prompt", lambda turn: turn["speedup_end_to_end"]),
+        row("teacher alone, tokens a second", lambda turn: turn["teacher"]["tokens_per_second"]),
+        row("with speculation, tokens a second", lambda turn: turn["speculative"]["tokens_per_second"]),
+        row("accept_L of a turn", charts.mean_accepted, ratio=False),
     ]
-
-
-def _accept(turn: Record) -> float | None:
-    return float(np.mean(turn["accept_L"])) if turn["accept_L"] else None
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
@@ -105,19 +91,19 @@ def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
 
 def caveats(a: Finished, b: Finished) -> list[str]:
     """What makes the two runs less than comparable."""
-    found = []
+    caveats = []
     one, other = (set(run.turns) for run in (a, b))
     if one != other:
-        found.append(
+        caveats.append(
             f"{len(one & other)} turns are in both; {len(one - other)} in A alone, {len(other - one)} in B"
         )
     for key in ("prompts", "machine", "code"):
         if a.summary["manifest"].get(key) != b.summary["manifest"].get(key):
-            found.append(f"the runs differ in {key}")
+            caveats.append(f"the runs differ in {key}")
     changed = [key for key in sorted(one & other) if a.turns[key]["token_ids"] != b.turns[key]["token_ids"]]
     if changed:
-        found.append(f"the teacher's own answers differ in {len(changed)} turns, such as {changed[0]}")
-    return found
+        caveats.append(f"the teacher's own answers differ in {len(changed)} turns, such as {changed[0]}")
+    return caveats
 
 
 def settings(a: Finished, b: Finished) -> list[tuple[str, Any, Any]]:
@@ -133,21 +119,24 @@ def settings(a: Finished, b: Finished) -> list[tuple[str, Any, Any]]:
 
 def lines(a: Finished, b: Finished) -> list[str]:
     """The comparison for a terminal."""
-    found = [f"A  {a.name}", f"B  {b.name}"]
-    found += [f"   {name}: {x} in A, {y} in B" for name, x, y in settings(a, b)]
-    found += [f"   note: {caveat}" for caveat in caveats(a, b)]
-    found.append(
-        f"{'mean over turns [95 % interval]':34} {'A':>22} {'B':>22} {'B against A, same turns':>26}"
-    )
-    for row in compare(a, b):
-        change = "-" if row.change is None else _cell(row.change, 3)
-        found.append(f"{row.name:34} {_cell(row.a):>22} {_cell(row.b):>22} {change:>26}")
-    for key in ("p1", "p10", "p50", "p90", "p99"):
-        one, other = (number(run.summary["speedup"][key]) for run in (a, b))
-        found.append(f"{'speed-up ' + key:34} {one:>22} {other:>22}")
-    one, other = (number(run.summary["tokens_match"], 3) for run in (a, b))
-    found.append(f"{'identical tokens':34} {one:>22} {other:>22}")
-    return found
+    return [
+        f"A  {a.name}",
+        f"B  {b.name}",
+        *(f"   {name}: {x} in A, {y} in B" for name, x, y in settings(a, b)),
+        *(f"   note: {caveat}" for caveat in caveats(a, b)),
+        *aligned([_HEADS, *_rows(a, b)]),
+    ]
+
+
+_HEADS = ("mean over turns [95 % interval]", "A", "B", "B against A, same turns")
+
+
+def _rows(a: Finished, b: Finished) -> list[tuple[str, str, str, str]]:
+    """The figures of both runs as a table."""
+    rows = [(row.name, _cell(row.a), _cell(row.b), _cell(row.change, 3)) for row in compare(a, b)]
+    for q in ("p1", "p10", "p50", "p90", "p99"):
+        rows.append((f"speed-up {q}", *(number(run.summary["speedup"][q]) for run in (a, b)), ""))
+    return [*rows, ("identical tokens", *(number(run.summary["tokens_match"], 3) for run in (a, b)), "")]
 
 
 def _cell(value: tuple[float, float, float] | None, digits: int = 2) -> str:
@@ -159,40 +148,30 @@ def _cell(value: tuple[float, float, float] | None, digits: int = 2) -> str:
 
 def page(a: Finished, b: Finished) -> str:
     """The comparison as an HTML page."""
-    title = f"{Path(a.name).name} and {Path(b.name).name}"
-    rows = [
-        (r.name, _cell(r.a), _cell(r.b), "-" if r.change is None else _cell(r.change, 3))
-        for r in compare(a, b)
+    figures, depths = [], []
+    for label, run in (("A", a), ("B", b)):
+        shares = [(each["depth"], each["share"]) for each in run.summary["acceptance_by_depth"]]
+        depths += [Series(label, shares)] if shares else []
+        if run.turns:
+            note = f"{len(run.turns)} turns, {charts.settings(run.summary)}"
+            plot = charts.speedup_plot(
+                charts.values(list(run.turns.values()), "speedup"), run.summary["speedup"]
+            )
+            figures.append(Figure(f"Speed-up by turn, {label}", note, plot))
+    if depths:
+        figures.append(Figure("Acceptance by depth", "share of all cycles", charts.depth_plot(depths)))
+    note = "Intervals are of the mean over turns, by resampling them."
+    sections = [
+        Section("Figures", note, _HEADS, _rows(a, b)),
+        Section("Settings that differ", "", ("key", "A", "B"), settings(a, b)),
+        Section("Plots", figures=figures),
     ]
-    quantiles = ("p1", "p10", "p50", "p90", "p99")
-    rows += [(f"speed-up {q}", *(number(run.summary["speedup"][q]) for run in (a, b)), "") for q in quantiles]
-    rows.append(("identical tokens", *(number(run.summary["tokens_match"], 3) for run in (a, b)), ""))
-    heads = ("mean over turns [95 % interval]", "A", "B", "B against A, same turns")
-    notices = "".join(f'<p class="notice">{text(each)}</p>' for each in caveats(a, b))
-    changed = [(name, str(x), str(y)) for name, x, y in settings(a, b)]
-    differs = f"<section><h2>Settings that differ</h2>{table(('key', 'A', 'B'), changed)}</section>"
-    plots = [
-        charts.figure(
-            f"Speed-up by turn, {label}",
-            f"{len(run.turns)} turns, {charts.settings(run.summary)}",
-            charts.speedup_plot(charts.values(list(run.turns.values()), "speedup"), run.summary["speedup"]),
-        )
-        for label, run in (("A", a), ("B", b))
-        if run.turns
-    ]
-    curves = [
-        Series(label, [(d["depth"], d["share"]) for d in run.summary["acceptance_by_depth"]])
-        for label, run in (("A", a), ("B", b))
-        if run.summary["acceptance_by_depth"]
-    ]
-    if curves:
-        plot = svg_plot.lines("Acceptance by depth", curves, "depth of the draft token", "share accepted")
-        plots.append(charts.figure("Acceptance by depth", "share of all cycles", plot))
-    body = (
-        f'<header><p class="kicker">ms_eagle benchmark, two runs</p><h1>{text(title)}</h1>'
-        f'<p class="lead">A is {text(a.name)}, B is {text(b.name)}.</p>{notices}</header><main>'
-        f'<section><h2>Figures</h2><p class="meta">Intervals are of the mean over turns, by resampling them.'
-        f"</p>{table(heads, rows)}</section>{differs if changed else ''}"
-        f'<section class="charts">{"".join(plots)}</section></main>'
+    return render(
+        "report.html",
+        kicker="ms_eagle benchmark, two runs",
+        title=f"{Path(a.name).name} and {Path(b.name).name}",
+        lead=f"A is {a.name}, B is {b.name}.",
+        notices=caveats(a, b),
+        manifest={"A": a.summary["manifest"], "B": b.summary["manifest"]},
+        sections=sections,
     )
-    return document(title, body, {"A": a.summary["manifest"], "B": b.summary["manifest"]})

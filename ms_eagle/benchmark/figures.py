@@ -85,8 +85,8 @@ def accepted(turns: Sequence[Record]) -> list[int]:
 
 def spread(turns: Sequence[Record], key: str) -> dict[str, float | None]:
     """Mean and quantiles of a figure of turns."""
-    found = values(turns, key)
-    return {"mean": _mean(found), **quantiles(found, SPEEDUP_QUANTILES)}
+    numbers = values(turns, key)
+    return {"mean": _mean(numbers), **quantiles(numbers, SPEEDUP_QUANTILES)}
 
 
 def quantiles(numbers: Sequence[float], percents: Sequence[int]) -> dict[str, float | None]:
@@ -111,12 +111,12 @@ def throughput(turns: Sequence[Record], side: str) -> float | None:
 
 def by_depth(cycles: Sequence[int]) -> list[dict[str, float]]:
     """For each depth: the share of cycles that accepted a draft token there, of all and of those before."""
-    found = []
+    depths = []
     for depth in range(1, max(cycles, default=0) + 1):
         reached = sum(accept >= depth for accept in cycles)
         before = sum(accept >= depth - 1 for accept in cycles)
-        found.append({"depth": depth, "share": reached / len(cycles), "given_parent": reached / before})
-    return found
+        depths.append({"depth": depth, "share": reached / len(cycles), "given_parent": reached / before})
+    return depths
 
 
 def grouped(turns: Sequence[Record], key: Callable[[Record], str]) -> dict[str, dict[str, Any]]:

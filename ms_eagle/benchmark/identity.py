@@ -75,12 +75,12 @@ def _processor(path: Path) -> str:
     return platform.processor() or platform.machine()
 
 
-def claim(directory: Path, wanted: Mapping[str, Any]) -> None:
+def claim(directory: Path, own: Mapping[str, Any]) -> None:
     """Begin a run in ``directory``, or go on with the one that is there.
 
     Args:
         directory: made if it is not there.
-        wanted: this run's `identity`.
+        own: this run's `identity`.
 
     Raises:
         UserError: the directory cannot be made, or holds another run or turns of unknown origin.
@@ -93,7 +93,7 @@ def claim(directory: Path, wanted: Mapping[str, Any]) -> None:
             raise UserError(
                 f"{path}: found schema {known.get('schema')}, expected {SCHEMA}; name another --out"
             )
-        where = difference(known.get("identity", {}), wanted)
+        where = difference(known.get("identity", {}), own)
         if where is not None:
             raise UserError(f"{directory} holds another run: {where}; name another --out, or remove it")
         return
@@ -101,23 +101,23 @@ def claim(directory: Path, wanted: Mapping[str, Any]) -> None:
         raise UserError(f"{directory} holds turns but no {FILE}; name another --out, or remove it")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        json_file.write_object(path, {"schema": SCHEMA, "identity": wanted})
+        json_file.write_object(path, {"schema": SCHEMA, "identity": own})
     except OSError as error:
         raise UserError(f"--out: cannot write {directory}: {error.strerror}") from error
 
 
-def difference(known: Any, wanted: Any, name: str = "") -> str | None:
+def difference(known: Any, own: Any, name: str = "") -> str | None:
     """The first place where two JSON values differ, in words; None where they are the same."""
-    if isinstance(known, dict) and isinstance(wanted, dict):
-        for key in [*known, *(key for key in wanted if key not in known)]:
+    if isinstance(known, dict) and isinstance(own, dict):
+        for key in [*known, *(key for key in own if key not in known)]:
             inner = f"{name}.{key}" if name else str(key)
-            found = difference(known.get(key), wanted.get(key), inner)
-            if found is not None:
-                return found
+            where = difference(known.get(key), own.get(key), inner)
+            if where is not None:
+                return where
         return None
-    if known == wanted:
+    if known == own:
         return None
-    return f"its {name} is {_short(known)}, here it is {_short(wanted)}"
+    return f"its {name} is {_short(known)}, here it is {_short(own)}"
 
 
 def _short(value: Any) -> str:

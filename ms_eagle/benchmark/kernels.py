@@ -25,6 +25,7 @@ from ms_eagle.kernels import native
 from ms_eagle.kernels.library import ABSENT, Library
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.teacher import Teacher
+from ms_eagle.pages.columns import aligned
 from ms_eagle.tree.shape import TreeShape
 
 CHUNK, CONTEXT = 128, 256
@@ -301,11 +302,11 @@ def measure(threads: int | None, shape: Shape, rounds: int, contexts: list[int])
     bench, steps = Bench(), {}
     bench.work["stream"] = lambda: [library.stream(each) for each in weights]
     bench.work["product"] = lambda: library.call("LinearRows", (x, ABSENT, square, ABSENT, scale), (product,))
-    wanted = [
+    sizes = [
         *((rows, CONTEXT) for rows in (1, 8, TREE.rows, 33)),
         *((1, c) for c in contexts if c != CONTEXT),
     ]
-    for rows, context in wanted:
+    for rows, context in sizes:
         steps[f"{rows} rows at {context}"] = (rows, context)
     for name, (rows, context) in steps.items():
         arguments = rows_at(context, rows)
@@ -366,27 +367,28 @@ def _cycle(seconds: dict[str, float]) -> dict[str, float]:
 
 def lines(report: dict[str, object]) -> list[str]:
     """The report as a table."""
+    targets = {name: f"target: at most {most:.2f}" for name, most in STEP_TARGETS.items()}
+    prefill, memory, cycle = report["prefill"], report["memory"], report["cycle"]
     steps = [
-        f"{name:>18} {step['ms']:9.2f} {step['floor_ms']:9.2f} {step['ratio']:6.2f}"
-        + (f"   target: at most {STEP_TARGETS[name]}" if name in STEP_TARGETS else "")
+        (name, f"{step['ms']:.2f}", f"{step['floor_ms']:.2f}", f"{step['ratio']:.2f}", targets.get(name, ""))
         for name, step in report["steps"].items()
     ]
-    prefill, memory, cycle = report["prefill"], report["memory"], report["cycle"]
+    speed = f"{prefill['gflops']:.0f} GFLOP/s, {100 * prefill['of_product']:.0f} % of the product's"
+    parts = (
+        f"of {TREE.rows} rows, D={TREE.depth}, k={TREE.branch}: drafter {cycle['drafter_ms']:.2f}, verify "
+        f"{cycle['verify_ms']:.2f}, all else {cycle['rest_ms']:.2f}; {cycle['cold_ms']:+.2f} beside their sum"
+    )
+    one_row, rest = f"{cycle['drafter_of_one_row']:.2f}", f"{100 * cycle['rest_of_cycle']:.1f}"
+    others = [
+        ("prefill 1024", f"{prefill['ms']:.2f}", f"{speed}   target: at least {100 * PREFILL_TARGET:.0f} %"),
+        ("cycle", f"{cycle['ms']:.2f}", parts),
+        ("drafter", one_row, f"of a step of one row   target: at most {DRAFTER_TARGET}"),
+        ("all else", rest, f"% of the cycle   target: at most {100 * REST_TARGET:.0f} %"),
+    ]
     return [
         f"{report['threads']} threads; floor: {report['gigabytes_per_second']:.1f} GB/s read, "
         f"{report['product_gflops']:.0f} GFLOP/s in a 1024-cubed product",
-        f"{'step':>18} {'ms':>9} {'floor':>9} {'ratio':>6}",
-        *steps,
-        f"{'prefill 1024':>18} {prefill['ms']:9.2f}   {prefill['gflops']:.0f} GFLOP/s, "
-        f"{100 * prefill['of_product']:.0f} % of the product's   "
-        f"target: at least {100 * PREFILL_TARGET:.0f} %",
-        f"{'cycle':>18} {cycle['ms']:9.2f}   of {TREE.rows} rows, D={TREE.depth}, k={TREE.branch}: "
-        f"drafter {cycle['drafter_ms']:.2f}, verify {cycle['verify_ms']:.2f}, "
-        f"all else {cycle['rest_ms']:.2f}; {cycle['cold_ms']:+.2f} beside their sum",
-        f"{'drafter':>18} {cycle['drafter_of_one_row']:9.2f}   of a step of one row   "
-        f"target: at most {DRAFTER_TARGET}",
-        f"{'all else':>18} {100 * cycle['rest_of_cycle']:9.1f} % of the cycle   "
-        f"target: at most {100 * REST_TARGET:.0f} %",
+        *aligned([("step", "ms", "floor", "ratio", ""), *steps, *others]),
         f"peak memory {memory['peak_bytes'] / 1e6:.0f} MB, {memory['ratio']:.2f} of weights and caches   "
         f"target: at most {MEMORY_TARGET}",
     ]

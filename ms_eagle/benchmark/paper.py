@@ -33,10 +33,10 @@ class Figure:
 
     def ours(self, summary: Mapping[str, Any]) -> float | None:
         """The figure of a run, or None."""
-        found: Any = summary if self.keys else None
+        value: Any = summary if self.keys else None
         for key in self.keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
 
 
 FIGURES = (

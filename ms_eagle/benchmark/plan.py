@@ -98,7 +98,7 @@ def bundled() -> list[Path]:
     Raises:
         UserError: they are not there, as in an installation without the checkout.
     """
-    found = sorted(BUNDLED.glob("*.jsonl"))
-    if not found:
+    files = sorted(BUNDLED.glob("*.jsonl"))
+    if not files:
         raise UserError(f"--prompts is missing, and there are no prompt files in {BUNDLED}: name some")
-    return found
+    return files

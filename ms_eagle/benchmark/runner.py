@@ -68,11 +68,11 @@ class Runner:
             for start in range(0, len(questions), size):
                 group = questions[start : start + size]
                 for turn in range(max(len(question.turns) for question in group)):
-                    asked = [q for q in group if turn < len(q.turns) and not self._done(q, turn)]
-                    if asked:
-                        self._log.add(self._answer(asked, turn))
-                        step.advance(len(asked))
-                        done += len(asked)
+                    missing = [q for q in group if turn < len(q.turns) and not self._done(q, turn)]
+                    if missing:
+                        self._log.add(self._answer(missing, turn))
+                        step.advance(len(missing))
+                        done += len(missing)
                         self._note(done, len(left))
 
     def _done(self, question: Question, turn: int) -> bool:
@@ -87,24 +87,24 @@ class Runner:
         minutes = (now - self._begin) / done * (all_ - done) / 60
         self._progress.note(f"{done} of {all_} turns, about {minutes:.0f} minutes left")
 
-    def _answer(self, asked: Sequence[Question], turn: int) -> list[Record]:
+    def _answer(self, questions: Sequence[Question], turn: int) -> list[Record]:
         """The records of a turn of each question, measured together."""
-        kept, prompts = [], []
-        found: list[Record] = []
-        for question in asked:
+        answerable, prompts = [], []
+        failed: list[Record] = []
+        for question in questions:
             try:
                 prompts.append(self._prompts(question, turn))
-                kept.append(question)
+                answerable.append(question)
             except FAILURES as error:
-                found.append(records.failed(question, turn, error))
-        if not kept:
-            return found
+                failed.append(records.failed(question, turn, error))
+        if not answerable:
+            return failed
         try:
-            return found + self._measure(kept, turn, prompts)
+            return failed + self._measure(answerable, turn, prompts)
         except FAILURES as error:
             if not isinstance(error, UserError):
                 self.pair = None  # an operator that raised leaves its compiled graph unusable
-            return found + [records.failed(question, turn, error) for question in kept]
+            return failed + [records.failed(question, turn, error) for question in answerable]
 
     def _prompts(self, question: Question, turn: int) -> tuple[list[int], list[int]]:
         """Prompt ids for both engines: each goes on from its own answers.
@@ -126,19 +126,19 @@ class Runner:
 
     def _messages(self, turns: Sequence[str], answers: Sequence[str]) -> list[dict[str, str]]:
         system = self._config.model.system_prompt
-        said = [] if system is None else [{"role": "system", "content": system}]
+        messages = [] if system is None else [{"role": "system", "content": system}]
         for number, text in enumerate(turns):
-            said.append({"role": "user", "content": text})
+            messages.append({"role": "user", "content": text})
             if number < len(answers):
-                said.append({"role": "assistant", "content": answers[number]})
-        return said
+                messages.append({"role": "assistant", "content": answers[number]})
+        return messages
 
     def _measure(
-        self, asked: Sequence[Question], turn: int, prompts: Sequence[tuple[list[int], list[int]]]
+        self, questions: Sequence[Question], turn: int, prompts: Sequence[tuple[list[int], list[int]]]
     ) -> list[Record]:
         pair = self.ready()
         mine, theirs = ([each[side] for each in prompts] for side in (0, 1))
-        first, group = "teacher" if asked[0].teacher_first(turn) else "speculative", asked[0].number
+        first, group = "teacher" if questions[0].teacher_first(turn) else "speculative", questions[0].number
         if first == "teacher":
             alone = pair.alone(mine, self._options)
             speculative = pair.speculate(theirs, self._options, alone if mine == theirs else None)
@@ -147,5 +147,5 @@ class Runner:
             alone = pair.alone(mine, self._options)
         return [
             records.measured(question, turn, both, one, other, first, group, pair.margin)
-            for question, both, one, other in zip(asked, prompts, alone, speculative, strict=True)
+            for question, both, one, other in zip(questions, prompts, alone, speculative, strict=True)
         ]

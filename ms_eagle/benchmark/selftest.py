@@ -68,7 +68,7 @@ def selftest(config: Config, progress: Progress) -> Outcome:
         for number, text in enumerate(PROMPTS)
     ]
     stages = profile(pair, config, questions, 2, progress)
-    failed = [found for found in parity["cases"] if not found["passed"]]
+    failed = [case for case in parity["cases"] if not case["passed"]]
     passed = not failed and not lossless["different"]
     report = {
         "schema": SCHEMA,
@@ -86,14 +86,14 @@ def selftest(config: Config, progress: Progress) -> Outcome:
 def kernel_parity(name: str, threads: int | None, progress: Progress) -> dict[str, Any]:
     """The device's best attention kernel against eager attention, over shapes, formats and KV lengths."""
     kernel, make, dtypes = _kernel(name, threads)
-    found: list[Found] = []
+    results: list[Found] = []
     if make is not None:
-        wanted = [(case, dtype) for case in attention_parity.cases() for dtype in dtypes]
-        with progress.steps(f"comparing {kernel} with eager attention", len(wanted)) as step:
-            for case, dtype in wanted:
-                found.append(attention_parity.compare(make(case), case, dtype))
+        pairs = [(case, dtype) for case in attention_parity.cases() for dtype in dtypes]
+        with progress.steps(f"comparing {kernel} with eager attention", len(pairs)) as step:
+            for case, dtype in pairs:
+                results.append(attention_parity.compare(make(case), case, dtype))
                 step.advance()
-    return {"kernel": kernel, "reference": "eager", "cases": [each.record() for each in found]}
+    return {"kernel": kernel, "reference": "eager", "cases": [each.record() for each in results]}
 
 
 def _kernel(name: str, threads: int | None) -> tuple[str, Kernel | None, tuple[ms.Type, ...]]:
@@ -142,7 +142,7 @@ def check_lossless(pair: Pair, config: Config, progress: Progress) -> dict[str, 
 
 def _lines(report: dict[str, Any], failed: list[dict[str, Any]]) -> list[str]:
     parity, lossless = report["kernel_parity"], report["lossless"]
-    told = [
+    lines = [
         f"device            {report['device']}, kernels {report['kernels']}",
         f"kernel parity     {parity['kernel']} against eager: {len(parity['cases'])} cases, "
         f"{len(failed)} differ",
@@ -150,5 +150,5 @@ def _lines(report: dict[str, Any], failed: list[dict[str, Any]]) -> list[str]:
         f"stages            {', '.join(f'{k} {v:.2f} ms' for k, v in report['stage_ms'].items())}",
         f"result            {'passed' if report['passed'] else 'FAILED'}",
     ]
-    told += [f"  differs: {case}" for case in failed[:3]]
-    return told + [f"  differs: {answer}" for answer in lossless["different"][:3]]
+    lines += [f"  differs: {case}" for case in failed[:3]]
+    return lines + [f"  differs: {answer}" for answer in lossless["different"][:3]]

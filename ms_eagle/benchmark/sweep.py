@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ms_eagle.benchmark.figures import summary as figures
+from ms_eagle.benchmark.figures import summary
 from ms_eagle.benchmark.run import Job, run
 from ms_eagle.benchmark.runner import FAILURES
 from ms_eagle.config import schema, strict_yaml
@@ -49,12 +49,12 @@ class Sweep(BaseModel):
 
     def all_points(self) -> list[Point]:
         """Every point, those of the grid first."""
-        made = []
+        grid = []
         for values in itertools.product(*self.grid.values()) if self.grid else ():
             settings = dict(zip(self.grid, values, strict=True))
             name = ", ".join(f"{key.partition('.')[2]} {value}" for key, value in settings.items())
-            made.append(Point(name=name, set=settings))
-        return [*made, *self.points]
+            grid.append(Point(name=name, set=settings))
+        return [*grid, *self.points]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Measured:
 
     point: Point
     directory: str
-    found: Mapping[str, Any]
+    figures: Mapping[str, Any]
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -138,12 +138,12 @@ def run_sweep(
         directory = out / "points" / slug(point.name)
         try:
             config = configure(overrides({**sweep.set, **point.set}))
-            whole = run(job(config, directory), progress).summary
-            found = {key: whole[key] for key in _HEADLINES}
+            figures = run(job(config, directory), progress).summary
         except FAILURES as error:
-            found = {**figures([], None, {}), "error": " ".join(str(error).split())}
-            found = {key: found[key] for key in (*_HEADLINES, "error")}
-            progress.note(f"{point.name}: {found['error']}")
-        measured.append(Measured(point, str(directory.relative_to(out)), found))
+            message = " ".join(str(error).split())
+            figures = {**summary([], None, {}), "error": message}
+            progress.note(f"{point.name}: {message}")
+        headlines = {key: figures[key] for key in (*_HEADLINES, "error") if key in figures}
+        measured.append(Measured(point, str(directory.relative_to(out)), headlines))
         gc.collect()  # the engines of a point hold gigabytes
     return measured

@@ -37,17 +37,17 @@ def read(path: Path) -> list[Record]:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected the turns of a benchmark") from error
-    found = []
+    records = []
     # What follows the last line break was cut off: its process was ended while it wrote.
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
         try:
             if line.strip():
-                found.append(_record(line))
+                records.append(_record(line))
         except ValueError as error:
             raise UserError(
                 f"{path}:{number}: not the record of a turn ({error}); remove the line to run that turn again"
             ) from error
-    return found
+    return records
 
 
 def _record(line: bytes) -> Record:
@@ -62,13 +62,13 @@ def collect(directory: Path) -> dict[str, Record]:
 
     A measured turn is never replaced by a failed one.
     """
-    found: dict[str, Record] = {}
+    turns: dict[str, Record] = {}
     for path in (directory / MERGED, *sorted(directory.glob("turns.rank*.jsonl"))):
         for record in read(path) if path.exists() else ():
-            known = found.get(record["turn_name"])
+            known = turns.get(record["turn_name"])
             if known is None or "error" in known or "error" not in record:
-                found[record["turn_name"]] = record
-    return found
+                turns[record["turn_name"]] = record
+    return turns
 
 
 class TurnLog:
@@ -166,8 +166,8 @@ def merge(directory: Path, order: Sequence[str]) -> list[Record]:
     Returns:
         the records, in that order.
     """
-    found = collect(directory)
-    records = [found[name] for name in order if name in found]
+    turns = collect(directory)
+    records = [turns[name] for name in order if name in turns]
     text = "".join(json.dumps(r, ensure_ascii=False, allow_nan=False) + "\n" for r in records)
     files.write_text(directory / MERGED, text)
     for path in directory.glob("turns.rank*.jsonl"):

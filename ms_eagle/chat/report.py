@@ -4,7 +4,7 @@ import json
 import sys
 from typing import Any, Protocol
 
-from ms_eagle.drafters.registry import label, notice
+from ms_eagle.drafters.registry import NONE, label, notices
 from ms_eagle.engine.requests import Completion
 
 
@@ -19,7 +19,7 @@ def figures(completion: Completion) -> str:
     reused = f" ({completion.reused_tokens} reused)" if completion.reused_tokens else ""
     tokens = "token" if completion.new_tokens == 1 else "tokens"
     parts = [
-        *([label(completion.drafter).lower()] if notice(completion.drafter) else []),
+        *([label(completion.drafter, NONE).lower()] if notices(completion.drafter) else []),
         f"{completion.new_tokens} {tokens} ({completion.finish_reason})",
         f"{'-' if rate is None else format(rate, '.1f')} tokens/s",
         f"first token {'-' if first is None else format(first, '.2f') + ' s'}",

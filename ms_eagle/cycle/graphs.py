@@ -10,6 +10,7 @@ from ms_eagle.cycle.prefill import Prefill
 from ms_eagle.cycle.sizes import Facts, Sizes
 from ms_eagle.cycle.verifier import GreedyChoice, SampledChoice, Verifier
 from ms_eagle.drafters.base import Drafter, NoDrafter
+from ms_eagle.drafters.registry import NONE
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.tree.shape import Tier, log_confidence
@@ -126,7 +127,7 @@ class Graphs:
             self.teacher,
             NoDrafter(),
             sizes,
-            name="none",
+            name=NONE,
             kernels=facts.kernels,
             dtype=facts.dtype,
             choice=self._sampled,

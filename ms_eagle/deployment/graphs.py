@@ -13,6 +13,7 @@ from ms_eagle.deployment.bundle import Bundle
 from ms_eagle.deployment.manifest import GraphRecord, TreeRecord
 from ms_eagle.deployment.memory import Memory, zeros
 from ms_eagle.deployment.mindir import MindIR, bind, code_in
+from ms_eagle.drafters.registry import NONE
 from ms_eagle.errors import UserError
 from ms_eagle.tree.shape import Tier, TreeShape
 
@@ -91,7 +92,7 @@ class DeployedGraphs:
             Sizes(manifest.batch, manifest.chunk, manifest.capacity, (tier,)),
             manifest.positions,
             manifest.vocab_size,
-            "none" if tree is None else manifest.drafter,
+            NONE if tree is None else manifest.drafter,
             manifest.kernels,
             manifest.dtype,
             drafts=tree is not None,

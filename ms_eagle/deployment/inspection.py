@@ -9,6 +9,7 @@ from ms_eagle.deployment.bundle import WEIGHTS, Bundle
 from ms_eagle.deployment.manifest import GraphRecord, Manifest
 from ms_eagle.deployment.mindir import MindIR
 from ms_eagle.deployment.rules import Subject, rules_for
+from ms_eagle.pages.columns import aligned
 
 _SHOWN = 3  # violations of a rule that are written out
 
@@ -30,7 +31,7 @@ class Inspection:
 
     Attributes:
         manifest: its own word.
-        graphs: each as it is found.
+        graphs: each in numbers.
         weights: bytes by number format.
     """
 
@@ -67,9 +68,9 @@ def inspect(bundle: Bundle) -> Inspection:
 def examine(subject: Subject) -> GraphFacts:
     """Check one graph."""
     broken = {
-        rule.name: found
+        rule.name: places
         for rule in rules_for(subject.manifest.target)
-        if (found := list(rule.broken(subject)))
+        if (places := list(rule.broken(subject)))
     }
     operators = subject.graph.operators()
     return GraphFacts(
@@ -81,10 +82,10 @@ def examine(subject: Subject) -> GraphFacts:
     )
 
 
-def lines(found: Inspection) -> list[str]:
+def lines(inspection: Inspection) -> list[str]:
     """The inspection as text: the bundle, its graphs, its rules."""
-    manifest = found.manifest
-    weights = ", ".join(f"{size / 1e6:.1f} MB {dtype}" for dtype, size in sorted(found.weights.items()))
+    manifest = inspection.manifest
+    weights = ", ".join(f"{size / 1e6:.1f} MB {dtype}" for dtype, size in sorted(inspection.weights.items()))
     head = [
         f"target {manifest.target} | kernels {manifest.kernels} | {manifest.dtype} | MindSpore "
         f"{manifest.versions.get('mindspore')} | schema {manifest.schema_version}",
@@ -97,55 +98,34 @@ def lines(found: Inspection) -> list[str]:
     if manifest.random is not None:
         head.append(f"RANDOM WEIGHTS: {manifest.random}")
     table = [["graph", "nodes", "parameters", "attention", "matmul", "custom", "rules"]]
-    for facts in found.graphs:
-        count = facts.operators.get
-        table.append(
-            [
-                facts.record.file,
-                str(facts.nodes),
-                str(facts.parameters),
-                str(count("FlashAttentionScore", 0)),
-                str(count("MatMul", 0)),
-                str(count("Custom", 0)),
-                "broken" if facts.broken else "kept",
-            ]
-        )
-    return [*head, "", *_aligned(table), "", *_verdicts(found)]
+    for facts in inspection.graphs:
+        numbers = [facts.nodes, facts.parameters]
+        numbers += [facts.operators.get(name, 0) for name in ("FlashAttentionScore", "MatMul", "Custom")]
+        table.append([facts.record.file, *map(str, numbers), "broken" if facts.broken else "kept"])
+    return [*head, "", *aligned(table), "", *_verdicts(inspection)]
 
 
-def _verdicts(found: Inspection) -> list[str]:
-    told = []
-    for rule in rules_for(found.manifest.target):
+def _verdicts(inspection: Inspection) -> list[str]:
+    lines = []
+    for rule in rules_for(inspection.manifest.target):
         places = [
             f"{facts.record.file}: {text}"
-            for facts in found.graphs
+            for facts in inspection.graphs
             for text in facts.broken.get(rule.name, ())
         ]
-        told.append(f"{'BROKEN' if places else 'ok    '} {rule.name}")
-        told += [f"         {place}" for place in places[:_SHOWN]]
+        lines.append(f"{'BROKEN' if places else 'ok    '} {rule.name}")
+        lines += [f"         {place}" for place in places[:_SHOWN]]
         if len(places) > _SHOWN:
-            told.append(f"         and {len(places) - _SHOWN} more")
-    return told
+            lines.append(f"         and {len(places) - _SHOWN} more")
+    return lines
 
 
-def _aligned(table: list[list[str]]) -> list[str]:
-    """Columns padded to their widest entry; numbers to the right."""
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return [
-        "  ".join(
-            text.ljust(width) if column == 0 else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
-
-
-def record(found: Inspection) -> dict[str, Any]:
+def record(inspection: Inspection) -> dict[str, Any]:
     """The inspection as JSON values."""
     return {
-        "target": found.manifest.target,
-        "passed": found.passed,
-        "weights_bytes": found.weights,
+        "target": inspection.manifest.target,
+        "passed": inspection.passed,
+        "weights_bytes": inspection.weights,
         "graphs": [
             {
                 "file": facts.record.file,
@@ -153,6 +133,6 @@ def record(found: Inspection) -> dict[str, Any]:
                 "operators": dict(sorted(facts.operators.items())),
                 "broken": dict(facts.broken),
             }
-            for facts in found.graphs
+            for facts in inspection.graphs
         ],
     }

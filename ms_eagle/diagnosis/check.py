@@ -20,6 +20,7 @@ from ms_eagle.drafters.base import NoDrafter
 from ms_eagle.drafters.eagle3 import blueprint
 from ms_eagle.drafters.eagle3 import taps as head_taps
 from ms_eagle.drafters.eagle3.checkpoint import Head, load_head
+from ms_eagle.drafters.registry import NONE
 from ms_eagle.engine.engine import Engine
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
@@ -136,7 +137,7 @@ class Passages:
     def _answers(self) -> list[Passage]:
         options = GenerationOptions(_ANSWER)
         sizes = Sizes(1, self._config.execution.prefill_chunk, self._capacity)
-        names = {"name": "none", "kernels": self._kernels, "dtype": self._config.model.dtype}
+        names = {"name": NONE, "kernels": self._kernels, "dtype": self._config.model.dtype}
         graphs = Graphs(self._teacher, NoDrafter(), sizes, **names)
         engine = Engine(graphs, self._model.tokenizer, directory=self._model.files.directory)
         passages = []

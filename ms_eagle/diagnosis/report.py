@@ -6,6 +6,7 @@ from typing import Any
 from ms_eagle.diagnosis.agreement import Agreement
 from ms_eagle.diagnosis.verdict import Suspect, Verdict, figure
 from ms_eagle.drafters.eagle3.checkpoint import Head
+from ms_eagle.pages.columns import aligned
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,13 @@ def lines(report: HeadReport) -> list[str]:
     """The report for people, one line an entry."""
     config, agreement = report.head.config, report.agreement
     rope, layers = config.rope, f"{config.num_layers} layer{'s' if config.num_layers > 1 else ''}"
-    told = [
+    depths = [
+        (str(d + 1), str(count), figure(agreement.top1[d]), figure(agreement.topk[d]))
+        for d, count in enumerate(agreement.positions)
+    ]
+    chain = agreement.accept_chain
+    tau = None if chain is None else chain + 1
+    return [
         f"head     {report.source}",
         f"format   {config.format}, {layers} of width {config.hidden_size}",
         f"taps     inputs of blocks {', '.join(map(str, config.taps))}, from {report.taps_from}",
@@ -86,20 +93,14 @@ def lines(report: HeadReport) -> list[str]:
         *(f"note     {note}" for note in config.notes),
         f"text     {report.text}",
         "",
-        f"depth  positions  top-1  top-{report.branch}",
-    ]
-    for d, count in enumerate(agreement.positions):
-        told.append(f"{d + 1:>5}  {count:>9}  {figure(agreement.top1[d]):>5}  {figure(agreement.topk[d]):>5}")
-    chain = agreement.accept_chain
-    tau = None if chain is None else chain + 1
-    told += [
+        *aligned([("depth", "positions", "top-1", f"top-{report.branch}"), *depths], left=0),
         "",
         f"chain    accept_L {figure(chain)} (tau {figure(tau)}) with one token a depth; "
         f"a tree gets at most {figure(agreement.accept_branch)}",
-    ]
-    for suspect in report.suspects:
-        told.append(
+        *(
             f"tried    {suspect.name}: top-1 {figure(suspect.agreement.top1[0])}, accept_L "
             f"{figure(suspect.agreement.accept_chain)}"
-        )
-    return [*told, f"verdict  {report.verdict.code}: {report.verdict.text}"]
+            for suspect in report.suspects
+        ),
+        f"verdict  {report.verdict.code}: {report.verdict.text}",
+    ]

@@ -16,6 +16,10 @@ if TYPE_CHECKING:  # a command line does not wait for these
     from ms_eagle.system.progress import Progress
 
 
+NONE = "none"
+"""The kind that proposes nothing."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """One value of ``drafter.kind``.
@@ -71,13 +75,14 @@ def _open_scripted(config: Config, decoder: DecoderConfig, progress: Progress) -
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("none", "Teacher alone"),
+        Kind(NONE, "Teacher alone"),
         Kind("eagle3", "EAGLE-3", _locate_eagle3, _open_eagle3, _random_eagle3),
         Kind(
             "synthetic",
             "Synthetic drafter",
             open=_open_scripted,
-            notice="synthetic drafter: a measurement of the machinery, not of a head",
+            notice="Synthetic drafter: it proposes the teacher's own continuation with a set probability. These "
+            "are figures of the machinery; acceptance and speed-up say nothing about any head.",
             undeployable="a measurement that needs the model code",
         ),
     )
@@ -96,11 +101,12 @@ def kind_of(config: Config) -> Kind:
     return KINDS[name]
 
 
-def label(name: str | None) -> str:
-    """What people call a kind, also one of another version."""
-    return KINDS[name].label if name in KINDS else str(name)
+def label(name: str | None, unnamed: str) -> str:
+    """What people call a kind, also one of another version; ``unnamed`` where there is no name."""
+    return unnamed if name is None else KINDS[name].label if name in KINDS else name
 
 
-def notice(name: str | None) -> str | None:
+def notices(name: str | None) -> list[str]:
     """What a reader of a kind's figures must know."""
-    return KINDS[name].notice if name in KINDS else None
+    notice = KINDS[name].notice if name in KINDS else None
+    return [] if notice is None else [notice]

@@ -97,4 +97,4 @@ def test_a_run_without_turns_has_no_figures_and_no_warnings(recwarn):
 
 
 def test_a_scripted_drafter_is_named_first(whole):
-    assert lines(whole)[0].startswith("synthetic drafter")
+    assert lines(whole)[0].startswith("Synthetic drafter")

@@ -2,10 +2,10 @@
 
 import json
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from support.elements import Elements
 from support.turns import TURNS, turn
 
 from ms_eagle.benchmark import charts, compare, page, sweep_page
@@ -13,6 +13,7 @@ from ms_eagle.benchmark.figures import summary
 from ms_eagle.benchmark.sweep import Measured, Point, Sweep, overrides, read_sweep, slug
 from ms_eagle.config.sections import load_config
 from ms_eagle.errors import UserError
+from ms_eagle.paths import CONFIGS
 from ms_eagle.system import json_file
 
 CONFIG = {
@@ -44,47 +45,16 @@ PROFILE = {
 }
 
 
-class Page(HTMLParser):
-    """Balanced elements, and what the page would load from elsewhere."""
-
-    VOID = ("meta", "link", "br")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.loads, self.text = [], [], []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.loads += [
-            v for k, v in attrs if k in ("src", "href") and not (v or "").startswith(("#", "data:"))
-        ]
-        if tag not in self.VOID and not self.get_starttag_text().endswith("/>"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag, attrs):
-        pass
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-    def says(self, text):
-        return text in " ".join(" ".join(self.text).split())
-
-
 def whole(records=TURNS, manifest=MANIFEST, **more):
     return {**summary(records, None, manifest), "profile": None, **more}
 
 
 def test_the_report_stands_alone_and_says_everything():
     text = page.page(whole(profile=PROFILE), TURNS)
-    shown = Page(text)
+    shown = Elements(text)
     assert shown.loads == []
     assert "@import" not in text and "url(" not in text  # noqa: PT018
-    for said in (
+    for words in (
         "EAGLE-3 against m<1> alone",
         "slow tail, p1",
         "best turns, p99",
@@ -95,34 +65,83 @@ def test_the_report_stands_alone_and_says_everything():
         "not printed",
         "a <cpu>",
     ):
-        assert shown.says(said), said
+        assert shown.says(words), words
     assert "prefers-color-scheme: dark" in text
     assert 'name="viewport"' in text
     assert not shown.says("Synthetic drafter")
 
 
 def test_every_plot_names_its_turns_and_settings():
-    found = charts.run_charts(whole(profile=PROFILE), TURNS[:3])
-    assert len(found) == 8
-    for figure in found:
-        caption = re.search("<small>(.*?)</small>", figure).group(1)
-        assert "greedy, M=16 D=5 k=8, native kernels, batch 1" in caption
-        assert re.search(r"\d+ (turns|cycles)|one prompt of each length", caption)
+    figures = charts.run_charts(whole(profile=PROFILE), TURNS[:3])
+    assert len(figures) == 8
+    for figure in figures:
+        assert "greedy, M=16 D=5 k=8, native kernels, batch 1" in figure.note
+        assert re.search(r"\d+ (turns|cycles)|one prompt of each length", figure.note)
+
+
+def test_the_page_shows_the_numbers_of_the_summary():
+    result = whole(profile=PROFILE)
+    shown = Elements(page.page(result, TURNS))
+    speed, accept = result["speedup"], result["accept_L"]
+    for number in (*(f"{speed[q]:.2f}x" for q in speed), f"{accept['mean']:.2f}", f"tau {result['tau']:.2f}"):
+        assert shown.says(number), number
+    assert shown.says(f"{result['speculative_tps']:.1f} teacher alone {result['baseline_tps']:.1f}")
+    for name, group in result["by_category"].items():
+        assert shown.says(f"{name} {group['turns']} {group['speedup']:.2f}x {group['accept_L']:.2f}"), name
+    for stage, ms in PROFILE["stage_ms"].items():
+        assert shown.says(f"{stage} {ms:.3g} ms")
+    (difference,) = result["differences"]
+    assert shown.says(f"{difference['turn_name']} 3 7 / 8 0.5")
+
+
+def test_bars_are_as_long_as_their_values():
+    text = page.page(whole(profile=PROFILE), TURNS)
+    widths = dict(
+        re.findall(r'<th scope="row">([^<]*)</th> <td class="bar"><span [^>]*width:([\d.]+)%', text)
+    )
+    assert float(widths["draft"]) == pytest.approx(100 * 3 / 12, abs=0.1)
+    assert float(widths["all stages"]) == 100
+
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'"
+
+
+def test_no_name_of_a_run_becomes_markup():
+    record = {**turn(0, 1.5, [1], category=EVIL, identical=False), "turn_name": EVIL, "source": EVIL}
+    other = {**turn(1, 1.5, [1], category="b"), "source": "s"}
+    failed = {"turn_name": EVIL, "error": {"kind": EVIL, "message": EVIL}}
+    config = {**CONFIG, "model": {"source": EVIL, "dtype": EVIL}}
+    manifest = {
+        **MANIFEST,
+        "config": config,
+        "kernels": EVIL,
+        "machine": {**MANIFEST["machine"], "cpu": EVIL},
+    }
+    run = [record, other, failed]
+    result = whole(run, manifest, profile=PROFILE)
+    a, b = (
+        compare.Finished(EVIL + name, result, {EVIL: {"token_ids": [1], **rates(record)}}) for name in "ab"
+    )
+    sweep = Sweep(title=EVIL, question=EVIL, points=[Point(name=EVIL)])
+    measured = [point(EVIL, {}, [1.0]), point(EVIL, {}, [], error=EVIL)]
+    pages = [page.page(result, run), compare.page(a, b), sweep_page.page(sweep, measured, manifest, EVIL)]
+    for text in pages:
+        assert not [e for e in Elements(text).found if e[0] in ("script", "img")]
 
 
 def test_a_synthetic_run_says_so():
     manifest = {**MANIFEST, "drafter": "synthetic"}
-    shown = Page(page.page(whole(manifest=manifest), TURNS))
+    shown = Elements(page.page(whole(manifest=manifest), TURNS))
     assert shown.says("Synthetic drafter: it proposes the teacher's own continuation")
 
 
 @pytest.mark.parametrize("records", [[], TURNS[3:], TURNS[:1], [turn(0, 1.0, [])]])
 def test_small_runs_have_a_page(records):
-    Page(page.page(whole(records), records))
+    Elements(page.page(whole(records), records))
 
 
 def test_unfinished_runs_say_so():
-    shown = Page(page.page(whole(planned_turns=9, incomplete_ranks={"1": 5}), TURNS))
+    shown = Elements(page.page(whole(planned_turns=9, incomplete_ranks={"1": 5}), TURNS))
     assert shown.says("Unfinished: 5 of 9 turns are missing")
     assert shown.says("Worker 1 ended before its time and left 5 turns undone")
 
@@ -131,11 +150,11 @@ def test_bins_hold_every_number_and_end_at_one():
     rng = np.random.default_rng(0)
     for scale in (0.01, 0.3, 3, 50):
         numbers = (1 + scale * rng.standard_normal(200)).tolist()
-        found = charts.bins(numbers)
-        assert sum(count for *_, count in found) == 200
-        assert len(found) <= 30
+        bins = charts.bins(numbers)
+        assert sum(count for *_, count in bins) == 200
+        assert len(bins) <= 30
         if scale < 3:
-            assert any(abs(left - 1) < 1e-9 or abs(right - 1) < 1e-9 for left, right, _ in found)
+            assert any(abs(left - 1) < 1e-9 or abs(right - 1) < 1e-9 for left, right, _ in bins)
     assert charts.bins([1.0]) == [(1.0, pytest.approx(1.05), 1)]
 
 
@@ -170,7 +189,7 @@ def test_two_runs_side_by_side(tmp_path):
     assert "tree.budget: 16 in A, 32 in B" in text
     assert "6 turns are in both; 2 in A alone, 2 in B" in text
     assert re.search(r"speed-up p1 +1\.01 +2\.41", text)
-    shown = Page(compare.page(a, b))
+    shown = Elements(compare.page(a, b))
     assert shown.says("Settings that differ")
     assert shown.loads == []
 
@@ -233,17 +252,16 @@ def test_sweeps_that_make_no_sense_are_refused(tmp_path, text, message):
 
 
 def test_the_sweeps_of_the_project_fit_the_default_model():
-    root = page.resources.files("ms_eagle").joinpath("..")
-    found = sorted(root.joinpath("configs", "bench").iterdir())
-    assert len(found) >= 8
-    for path in found:
+    paths = sorted((CONFIGS / "bench").iterdir())
+    assert len(paths) >= 8
+    for path in paths:
         for point in read_sweep(path).all_points():
-            load_config(root.joinpath("configs", "smollm2_135m.yaml"), overrides(point.set))
+            load_config(CONFIGS / "smollm2_135m.yaml", overrides(point.set))
 
 
 def point(name, settings, speedups, **more):
-    found = summary([turn(i, s, [1]) for i, s in enumerate(speedups)], None, {})
-    return Measured(Point(name=name, set=settings), f"points/{name}", {**found, **more})
+    figures = summary([turn(i, s, [1]) for i, s in enumerate(speedups)], None, {})
+    return Measured(Point(name=name, set=settings), f"points/{name}", {**figures, **more})
 
 
 def test_a_page_of_a_sweep(tmp_path):
@@ -255,11 +273,11 @@ def test_a_page_of_a_sweep(tmp_path):
         point("M8", {"tree.budget": 8, "tree.depth": 3}, [1.2, 1.7]),
         point("bad", {"tree.budget": 16, "tree.depth": 3}, [], error="no such kernels"),
     ]
-    shown = Page(sweep_page.page(sweep, measured, MANIFEST, "2 turns a point"))
-    for said in ("T <x>", "Q?", "Speed-up against tree.budget", "Points that failed", "no such kernels"):
-        assert shown.says(said), said
+    shown = Elements(sweep_page.page(sweep, measured, MANIFEST, "2 turns a point"))
+    for words in ("T <x>", "Q?", "Speed-up against tree.budget", "Points that failed", "no such kernels"):
+        assert shown.says(words), words
     lines = sweep_page.lines(measured)
     assert lines[2].startswith("M8 ")
     assert "failed: no such kernels" in lines[3]
     named = Sweep(title="T", question="Q", points=[Point(name="a"), Point(name="b")])
-    Page(sweep_page.page(named, [point("a", {}, [1.0]), point("b", {}, [0.5])], MANIFEST, "1 turn"))
+    Elements(sweep_page.page(named, [point("a", {}, [1.0]), point("b", {}, [0.5])], MANIFEST, "1 turn"))

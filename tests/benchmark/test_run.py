@@ -257,8 +257,8 @@ def test_a_sweep_is_a_run_for_each_point_and_failed_ones_end_nothing(job, tmp_pa
     configure = lambda more: job(tmp_path, *more).config  # noqa: E731
     make = lambda config, out: Job(config, job(out).prompts, 2, out)  # noqa: E731
     measured = run_sweep(sweep, configure, make, tmp_path / "out", QUIET)
-    assert [m.found["turns"] for m in measured] == [2, 2, 0]
-    assert "FlashAttentionScore runs on Ascend NPUs only" in measured[2].found["error"]
+    assert [m.figures["turns"] for m in measured] == [2, 2, 0]
+    assert "FlashAttentionScore runs on Ascend NPUs only" in measured[2].figures["error"]
     for m, most in zip(measured, (3, 5), strict=False):
         lengths = [r["new_tokens"] for r in turn_log.read(tmp_path / "out" / m.directory / "turns.jsonl")]
         assert max(lengths) == most
@@ -272,8 +272,8 @@ def test_a_sweep_is_a_run_for_each_point_and_failed_ones_end_nothing(job, tmp_pa
 
     monkeypatch.setattr(Pair, "load", load)  # what is measured loads nothing; what failed is tried again
     again = run_sweep(sweep, configure, make, tmp_path / "out", QUIET)
-    assert [m.found for m in again[:2]] == [m.found for m in measured[:2]]
-    assert again[2].found["error"] == "loaded"
+    assert [m.figures for m in again[:2]] == [m.figures for m in measured[:2]]
+    assert again[2].figures["error"] == "loaded"
 
 
 def test_there_must_be_a_drafter(job, tmp_path):

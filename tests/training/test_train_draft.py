@@ -119,7 +119,7 @@ def test_a_killed_run_continues_where_it_was(toy, tmp_path):
     assert [row["step"] for row in steps] == list(range(1, 17))
     assert steps[: before.step] == done
     assert [row["step"] for row in read(out / "evaluations.csv")] == [0, 8, 16]
-    names = "checkpoint.npz curves.png evaluations.csv head lock run.json steps.csv"
+    names = "checkpoint.npz curves.svg evaluations.csv head lock run.json steps.csv"
     assert {path.name for path in out.iterdir()} == set(names.split())
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from ms_eagle.checkpoints import cache as model_cache
 from ms_eagle.config.sections import Config
-from ms_eagle.drafters.registry import kind_of
+from ms_eagle.drafters.registry import NONE, kind_of
 from ms_eagle.errors import UserError
 from ms_eagle.system.progress import Progress
 
 TEACHER = "ms_eagle"
 LOOKUP_TOKENS = 10  # the number that transformers' documentation uses
-EXPORT_VERSION = 1  # part of the cache key: raise it whenever gguf_export would write another file
+EXPORT_VERSION = 1  # part of the cache key: raise it whenever `gguf.exporting` would write another file
 _INSTALL = "pip install 'ms_eagle[peers]'"
 _COMPILES = " (compiles llama.cpp: needs a C++ compiler and takes minutes)"
 
@@ -26,7 +26,7 @@ class Peer:
 
     Attributes:
         name: what it is called in tables and on command lines.
-        kind: its class, a key of ``peer_models.KINDS``.
+        kind: its class, a key of ``models.KINDS``.
         packages: modules that must be importable.
         settings: makes the arguments of its class; may convert files and raise UserError.
         optional: left out unless it is asked for by name.
@@ -69,33 +69,33 @@ def peers(config: Config, directory: Path, capacity: int, assistant: str | None)
         path = _gguf(config, directory, progress)
         return {"path": str(path), "threads": threads, "capacity": capacity}
 
-    found = [Peer(TEACHER, "engine", (), ours("none"))]
+    known = [Peer(TEACHER, "engine", (), ours(NONE))]
     if kind_of(config).drafts:
-        found.append(Peer(f"{TEACHER}-{config.drafter.kind}", "engine", (), ours(config.drafter.kind)))
-    found += [
+        known.append(Peer(f"{TEACHER}-{config.drafter.kind}", "engine", (), ours(config.drafter.kind)))
+    known += [
         transformers("transformers"),
         transformers("transformers-static", capacity=capacity),
         transformers("transformers-compiled", optional=True, capacity=capacity, compiled=True),
         transformers("transformers-lookup", lookup=LOOKUP_TOKENS),
     ]
     if assistant is not None:
-        found.append(transformers("transformers-assisted", assistant=assistant))
-    return [*found, Peer("llama.cpp", "llama.cpp", ("llama_cpp",), llama_cpp)]
+        known.append(transformers("transformers-assisted", assistant=assistant))
+    return [*known, Peer("llama.cpp", "llama.cpp", ("llama_cpp",), llama_cpp)]
 
 
-def choose(found: list[Peer], names: list[str] | None) -> list[Peer]:
-    """Those of ``found`` that ``names`` lists, in the order of ``found``; for None all that are not optional.
+def choose(known: list[Peer], names: list[str] | None) -> list[Peer]:
+    """Those of ``known`` that ``names`` lists, in the order of ``known``; for None all that are not optional.
 
     Raises:
         UserError: a name that is not among them.
     """
-    known = [peer.name for peer in found]
     for name in names or []:
-        if name not in known:
+        if name not in [peer.name for peer in known]:
             raise UserError(
-                f"there is no peer {name!r} for this configuration; expected some of {', '.join(known)}"
+                f"there is no peer {name!r} for this configuration; expected some of "
+                f"{', '.join(peer.name for peer in known)}"
             )
-    return [peer for peer in found if (not peer.optional if names is None else peer.name in names)]
+    return [peer for peer in known if (not peer.optional if names is None else peer.name in names)]
 
 
 def benchmark_config(config: Config, threads: int) -> Config:
@@ -134,11 +134,9 @@ def _gguf(config: Config, directory: Path, progress: Progress) -> Path:
     key = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:12]
 
     def build(model: Path, _scratch: Path) -> None:
-        from ms_eagle.checkpoints.gguf import (
-            exporting as gguf_export,  # slow to import and only needed to convert
-        )
+        from ms_eagle.checkpoints.gguf.exporting import export  # slow to import and only needed to convert
 
-        gguf_export.export(directory, model / "model.gguf", progress)
+        export(directory, model / "model.gguf", progress)
 
     name = f"{model_cache.safe_name(directory.name)[:80]}-gguf-{key}"
     return model_cache.obtain(cache_directory(config), name, identity, build, progress) / "model.gguf"

@@ -1,4 +1,4 @@
-"""One comparison from a configuration: model, prompts and peers in, the report of `peer_report` out."""
+"""One comparison from a configuration: model, prompts and peers in, the record of `report` out."""
 
 import functools
 import math
@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ms_eagle.benchmark.peers import report as peer_report
-from ms_eagle.benchmark.peers import timing as peer_benchmark
 from ms_eagle.benchmark.peers.catalogue import Peer, benchmark_config, cache_directory, choose, peers
 from ms_eagle.benchmark.peers.process import PeerProcess
-from ms_eagle.benchmark.peers.report import Circumstances
+from ms_eagle.benchmark.peers.report import record
+from ms_eagle.benchmark.peers.timing import run
 from ms_eagle.checkpoints import sources
 from ms_eagle.checkpoints.directory import Checkpoint
 from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.system import machine
-from ms_eagle.system import provenance as manifest
 from ms_eagle.system.progress import Progress
+from ms_eagle.system.provenance import manifest
 from ms_eagle.text.template import load_template
 from ms_eagle.text.tokenizer import load_tokenizer
 
@@ -81,7 +80,8 @@ def compare(
         UserError: a model, a prompt or a choice of peers that cannot work, or too little memory.
     """
     config = benchmark_config(config, plan.threads)
-    files = sources.resolve(config.model.source, cache_dir=_place(config), progress=progress)
+    place = None if config.model.cache_dir is None else cache_directory(config)
+    files = sources.resolve(config.model.source, cache_dir=place, progress=progress)
     prompts = _encode(config, files.directory, texts, plan)
     capacity = max(map(len, prompts)) + plan.new_tokens
     chosen = choose(peers(config, files.directory, capacity, plan.assistant), plan.names)
@@ -90,7 +90,7 @@ def compare(
     if busy is not None and busy > machine.IDLE:
         progress.note(f"the machine is not idle: others use {100 * busy:.0f} % of the CPU")
     watch = machine.Watch()
-    results = peer_benchmark.run(
+    results = run(
         chosen,
         prompts,
         new_tokens=plan.new_tokens,
@@ -98,35 +98,33 @@ def compare(
         start=functools.partial(PeerProcess, plan.timeout, plan.verbose),
         progress=progress,
     )
-    circumstances = Circumstances(
-        model=files.origin,
-        threads=plan.threads,
-        new_tokens=plan.new_tokens,
-        rounds=plan.rounds,
-        prompts=tuple((name, len(prompt)) for (name, _), prompt in zip(texts, prompts, strict=True)),
-        load_before=load_before,
-        load_after=machine.load_average(),
-        elsewhere=watch.elsewhere(),
-    )
-    return peer_report.record(results, circumstances) | {"manifest": manifest.manifest(config, {})}
-
-
-def _place(config: Config) -> Path | None:
-    return None if config.model.cache_dir is None else cache_directory(config)
+    common = {
+        "model": files.origin,
+        "threads": plan.threads,
+        "new_tokens": plan.new_tokens,
+        "rounds": plan.rounds,
+        "prompts": [
+            {"name": name, "tokens": len(prompt)} for (name, _), prompt in zip(texts, prompts, strict=True)
+        ],
+        "load_before": load_before,
+        "load_after": machine.load_average(),
+        "elsewhere": watch.elsewhere(),
+    }
+    return record(results, common) | {"manifest": manifest(config, {})}
 
 
 def _encode(config: Config, directory: Path, texts: Sequence[tuple[str, str]], plan: Plan) -> list[list[int]]:
     """Token ids of every prompt, the same for all peers."""
     tokenizer = load_tokenizer(directory)
     template = None if plan.raw else load_template(directory, config.model.chat_template)
-    opening, length = config.model.system_prompt, config.model.max_length
-    said = [] if opening is None else [{"role": "system", "content": opening}]
+    system, length = config.model.system_prompt, config.model.max_length
+    opening = [] if system is None else [{"role": "system", "content": system}]
     prompts = []
     for name, text in texts:
         if template is None:
             prompt = tokenizer.encode(text)
         else:
-            turns = [*said, {"role": "user", "content": text}]
+            turns = [*opening, {"role": "user", "content": text}]
             prompt = template.encode(turns, tokenizer, thinking=config.model.thinking)
         if len(prompt) + plan.new_tokens > length:
             raise UserError(

@@ -1,6 +1,6 @@
 """The decoders that are compared: our engine, transformers and llama.cpp, each behind the same two calls.
 
-Every one lives in a process of its own (`peer_worker`): the thread pools of MindSpore, torch and llama.cpp
+Every one lives in a process of its own (`worker`): the thread pools of MindSpore, torch and llama.cpp
 would fight for the cores. The libraries are imported when a model is made and not before.
 """
 

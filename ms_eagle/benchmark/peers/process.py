@@ -27,7 +27,7 @@ class PeerProcess:
     """
 
     def __init__(self, timeout: float, verbose: bool = False, command: Sequence[str] = WORKER) -> None:
-        """Start ``command DESCRIPTOR``, which must speak the protocol of `peer_worker`.
+        """Start ``command DESCRIPTOR``, which must speak the protocol of `worker`.
 
         Args:
             timeout: seconds that an answer may take.
@@ -66,13 +66,13 @@ class PeerProcess:
         return self._exchange({"call": call, "arguments": arguments})
 
     def peak_memory(self) -> int | None:
-        """Most bytes that were resident at a time, mapped files included; None if it is not told."""
+        """Most bytes that were resident at a time, mapped files included; None if it is unknown."""
         try:
             with open(f"/proc/{self._process.pid}/status", encoding="ascii") as lines:
-                found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+                kilobytes = next((line.split()[1] for line in lines if line.startswith("VmHWM:")), None)
         except OSError:
             return None
-        return 1024 * int(found[0]) if found else None
+        return None if kilobytes is None else 1024 * int(kilobytes)
 
     def close(self) -> None:
         """Kill the worker and its children, and wait for it; a second call does nothing."""
@@ -109,5 +109,4 @@ class PeerProcess:
             return f"killed by {signal.Signals(-status).name}"
         size = os.fstat(self._log.fileno()).st_size
         text = os.pread(self._log.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace").strip()
-        last = text.splitlines()[-1:] if text else []
-        return last[0] if last else f"exit status {status}"
+        return text.splitlines()[-1] if text else f"exit status {status}"

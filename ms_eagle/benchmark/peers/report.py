@@ -1,58 +1,42 @@
-"""What a comparison of peers found: figures, a table, and the JSON form of both."""
+"""The outcome of a comparison of peers: figures, a table, and the JSON form of both."""
 
-import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from ms_eagle.benchmark.peers.catalogue import TEACHER
 from ms_eagle.benchmark.peers.timing import Difference, Result
+from ms_eagle.benchmark.text import number
+from ms_eagle.pages.columns import aligned
 from ms_eagle.system import machine
 
 NEAR_TIE = 1e-3  # logits closer than this are told apart by rounding alone, in float32
 
 
-@dataclass(frozen=True)
-class Circumstances:
-    """What all peers had in common.
+def record(results: Sequence[Result], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything, as JSON values; seconds and bytes throughout.
 
-    Attributes:
-        model: where the model came from.
-        prompts: name and number of tokens of each.
-        load_before, load_after: load averages over 1, 5 and 15 minutes.
-        elsewhere: share of all cores, 0 to 1, that other processes used during the run; None if unknown.
+    Args:
+        results: of all peers.
+        common: ``model, threads, new_tokens, rounds``; ``prompts``, name and tokens of each; ``load_before``
+            and ``load_after``, load averages over 1, 5 and 15 minutes; ``elsewhere``, the share of all cores
+            that other processes used during the run, or None.
     """
-
-    model: str
-    threads: int
-    new_tokens: int
-    rounds: int
-    prompts: tuple[tuple[str, int], ...]
-    load_before: list[float]
-    load_after: list[float]
-    elsewhere: float | None
-
-
-def record(results: Sequence[Result], circumstances: Circumstances) -> dict[str, Any]:
-    """Everything, as JSON values; seconds and bytes throughout."""
     teacher = next((result for result in results if result.peer.name == TEACHER and not result.failure), None)
-    return {
-        **asdict(circumstances),
-        "prompts": [{"name": name, "tokens": tokens} for name, tokens in circumstances.prompts],
-        "idle": None if circumstances.elsewhere is None else circumstances.elsewhere <= machine.IDLE,
-        "peers": [_peer(result, teacher) for result in results],
-    }
+    elsewhere = common["elsewhere"]
+    idle = None if elsewhere is None else elsewhere <= machine.IDLE
+    return {**common, "idle": idle, "peers": [_peer(result, teacher) for result in results]}
 
 
 def _peer(result: Result, teacher: Result | None) -> dict[str, Any]:
     status = "ok" if result.failure is None else "missing" if result.missing else "failed"
-    told: dict[str, Any] = {"name": result.peer.name, "status": status, "reason": result.failure}
+    outcome: dict[str, Any] = {"name": result.peer.name, "status": status, "reason": result.failure}
     if result.failure is not None:
-        return told
+        return outcome
     rates = [_median(timing.rate for timing in rounds) for rounds in result.timings]
-    return told | {
+    return outcome | {
         "facts": result.facts,
         "tokens_per_second": _median(rates),
         "ratio": None if teacher is None else ratio(result, teacher),
@@ -93,54 +77,55 @@ def lines(report: dict[str, Any]) -> list[str]:
     """The report of `record` as text."""
     sizes = [prompt["tokens"] for prompt in report["prompts"]]
     shared = report["elsewhere"]
-    width = max(len(peer["name"]) for peer in report["peers"])
     rounds = f"{report['rounds']} round{'s' if report['rounds'] > 1 else ''}"
-    text = [
+    lines = [
         f"{report['model']}, float32, {report['threads']} threads; {len(sizes)} prompts of {min(sizes)} to "
         f"{max(sizes)} tokens, {report['new_tokens']} new tokens, {rounds}",
         f"load average {report['load_before'][0]:.2f} before, {report['load_after'][0]:.2f} after; "
         + ("" if shared is None else f"others used {100 * shared:.0f} % of the CPU"),
     ]
     if report["idle"] is False:
-        text.append("warning: the machine was not idle: these figures cannot be relied on")
-    text += [
-        "",
-        _HEADER.format("peer", "tokens/s", "ratio", "p10-p90", "first ms", "load s", "peak MB", width=width),
-    ]
-    for peer in report["peers"]:
-        text.append(_row(peer, len(sizes), width))
+        lines.append("warning: the machine was not idle: these figures cannot be relied on")
+    lines += ["", *aligned([_HEADS, *(_row(peer, len(sizes)) for peer in report["peers"])])]
     finished = [peer for peer in report["peers"] if peer["status"] == "ok"]
-    text += ["", *(f"{peer['name']:<{width}}  {_facts(peer)}" for peer in finished)]
-    told = [_told(peer["name"], Difference(**each)) for peer in finished for each in peer["differences"]]
-    return [*text, *(["", *told] if told else []), "", *_by_prompt(report["prompts"], finished)]
+    if not finished:
+        return lines
+    facts = [", ".join(f"{name} {value}" for name, value in peer["facts"].items()) for peer in finished]
+    lines += [
+        "",
+        *aligned([(peer["name"], fact) for peer, fact in zip(finished, facts, strict=True)], left=2),
+    ]
+    differences = [
+        _in_words(peer["name"], Difference(**each)) for peer in finished for each in peer["differences"]
+    ]
+    return [
+        *lines,
+        *(["", *differences] if differences else []),
+        "",
+        *_by_prompt(report["prompts"], finished),
+    ]
 
 
-_HEADER = "{:<{width}}  {:>8}  {:>5}  {:>11}  {:>8}  {:>6}  {:>7}  same tokens"
+_HEADS = ("peer", "tokens/s", "ratio", "p10-p90", "first ms", "load s", "peak MB", "same tokens")
 
 
-def _row(peer: dict[str, Any], prompts: int, width: int) -> str:
-    name = f"{peer['name']:<{width}}"
+def _row(peer: dict[str, Any], prompts: int) -> tuple[str, ...]:
     if peer["status"] != "ok":
-        return f"{name}  {peer['status']}: {peer['reason']}"
+        return peer["name"], f"{peer['status']}: {peer['reason']}"
     ratio, peak = peer["ratio"], peer["peak_bytes"]
-    cells = (
-        _number(peer["tokens_per_second"], ".1f"),
+    return (
+        peer["name"],
+        number(peer["tokens_per_second"], 1),
         "-" if ratio is None else f"{ratio['median']:.2f}",
         "-" if ratio is None else f"{ratio['p10']:.2f}-{ratio['p90']:.2f}",
         f"{1e3 * peer['first_token_seconds']:.1f}",
         f"{peer['load_seconds']:.1f}",
-        _number(None if peak is None else peak / 1e6, ".0f"),
+        number(None if peak is None else peak / 1e6, 0),
+        f"{prompts - len(peer['differences'])} of {prompts}",
     )
-    same = f"{prompts - len(peer['differences'])} of {prompts}"
-    return f"{_HEADER.removesuffix('same tokens').format(name, *cells, width=width)}{same}"
 
 
-def _facts(peer: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in peer["facts"].items())
-
-
-def _told(name: str, difference: Difference) -> str:
-    """One difference in words."""
+def _in_words(name: str, difference: Difference) -> str:
     where = (
         f"{name}: prompt {difference.prompt + 1} differs from token {difference.token + 1} on: id "
         f"{difference.found}, not {difference.reference}"
@@ -153,24 +138,17 @@ def _told(name: str, difference: Difference) -> str:
 
 def _by_prompt(prompts: Sequence[dict[str, Any]], finished: Sequence[dict[str, Any]]) -> list[str]:
     """Medians of tokens/s, a row for each prompt."""
-    names = [f"{prompt['name']} ({prompt['tokens']} tokens)" for prompt in prompts]
-    width = max(map(len, ["tokens/s by prompt", *names]))
-    head = f"{'tokens/s by prompt':<{width}}" + "".join(f"  {peer['name']}" for peer in finished)
-    rows = []
-    for index, name in enumerate(names):
-        cells = [
-            _number(peer["prompts"][index]["tokens_per_second"], ".1f").rjust(len(peer["name"]))
-            for peer in finished
-        ]
-        rows.append("  ".join([f"{name:<{width}}", *cells]))
-    return [head, *rows]
+    rows = [
+        (
+            f"{prompt['name']} ({prompt['tokens']} tokens)",
+            *(number(peer["prompts"][index]["tokens_per_second"], 1) for peer in finished),
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    return aligned([("tokens/s by prompt", *(peer["name"] for peer in finished)), *rows])
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _median(values: Any) -> float | None:
+def _median(values: Iterable[float | None]) -> float | None:
     """Median of the values that are there."""
     present = [value for value in values if value is not None]
-    return statistics.median(present) if present else None
+    return float(np.median(present)) if present else None

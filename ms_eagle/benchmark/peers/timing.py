@@ -39,11 +39,12 @@ class Result:
     Attributes:
         failure: why it has no figures, one line; None if all went well.
         missing: whether the reason is that it is not installed.
-        facts: versions and the like, as it told them.
+        facts: versions and the like, as it states them.
         load_seconds: from the start of its process until it could answer.
         peak_bytes: most memory that was resident, mapped files included.
         timings: of every prompt, one for each round.
         differences: of every prompt whose answer is not the reference's.
+        process: while it runs.
     """
 
     peer: Peer
@@ -54,6 +55,28 @@ class Result:
     peak_bytes: int | None = None
     timings: list[list[Timing]] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    process: PeerProcess | None = None
+
+    def ask(self, call: str, *arguments: Any) -> Any:
+        """The peer's answer; None if it failed, after which it does not run any more."""
+        with self.failing():
+            return self.process.ask(call, *arguments)
+        return None
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """Note a failure of the peer and end it."""
+        try:
+            yield
+        except PeerFailure as failure:
+            self.failure = str(failure)
+            self.close()
+
+    def close(self) -> None:
+        """End its process, if it runs."""
+        if self.process is not None:
+            self.process.close()
+            self.process = None
 
 
 Start = Callable[[], PeerProcess]
@@ -78,110 +101,76 @@ def run(
         start: starts the process of a peer.
         progress: shows the run.
     """
-    results = [Result(peer) for peer in peers]
-    for result in results:
-        result.timings = [[] for _ in prompts]
+    results = [Result(peer, timings=[[] for _ in prompts]) for peer in peers]
     warm = min(WARM_UP_TOKENS, new_tokens)
     with contextlib.ExitStack() as stack:
-        running = _Running(results, stack, start, progress)
         for result in results:
-            running.load(result)
-        total = len(running.in_order(forward=True)) * len(prompts) * (1 + rounds)
+            stack.callback(result.close)
+            _load(result, start, progress)
+        total = len(_running(results)) * len(prompts) * (1 + rounds)
         step = stack.enter_context(progress.steps("running peers", total))
         for prompt in prompts:
-            for result in running.in_order(forward=True):
-                running.ask(result, "generate", prompt, warm)
+            for result in _running(results):
+                result.ask("generate", prompt, warm)
                 step.advance()
         for turn in range(rounds):
             for index, prompt in enumerate(prompts):
-                for result in running.in_order(forward=(turn + index) % 2 == 0):
-                    answer = running.ask(result, "generate", prompt, new_tokens)
+                order = 1 if (turn + index) % 2 == 0 else -1
+                for result in _running(results)[::order]:
+                    answer = result.ask("generate", prompt, new_tokens)
                     if answer is not None:
-                        result.timings[index].append(
-                            Timing(**{**answer, "token_ids": tuple(answer["token_ids"])})
-                        )
+                        timing = Timing(**{**answer, "token_ids": tuple(answer["token_ids"])})
+                        result.timings[index].append(timing)
                     step.advance()
-        for result in running.in_order(forward=True):
-            result.peak_bytes = running.process(result).peak_memory()
-        _compare(running, prompts)
+        for result in _running(results):
+            result.peak_bytes = result.process.peak_memory()
+        _compare(results, prompts)
     return results
 
 
-class _Running:
-    """The peers that are alive."""
-
-    def __init__(
-        self, results: Sequence[Result], stack: contextlib.ExitStack, start: Start, progress: Progress
-    ) -> None:
-        self._results, self._stack, self._start, self._progress = results, stack, start, progress
-        self._processes: dict[str, PeerProcess] = {}
-
-    def load(self, result: Result) -> None:
-        """Start a peer, unless it is not installed."""
-        result.failure = result.peer.missing()
-        if result.failure is not None:
-            result.missing = True
-            return
-        try:
-            settings = result.peer.settings(self._progress)
-        except UserError as error:
-            result.failure = str(error)
-            return
-        process = self._start()
-        self._stack.callback(process.close)
-        self._processes[result.peer.name] = process
-        with self._failing(result), self._progress.steps(f"loading {result.peer.name}"):
-            answer = process.load(result.peer.kind, settings)
-            result.facts, result.load_seconds = answer["facts"], answer["ready"]
-
-    def in_order(self, forward: bool) -> list[Result]:
-        """The living, in the order in which they were given or the other way round."""
-        living = [result for result in self._results if result.peer.name in self._processes]
-        return living if forward else living[::-1]
-
-    def process(self, result: Result) -> PeerProcess:
-        """The process of a living peer."""
-        return self._processes[result.peer.name]
-
-    def ask(self, result: Result, call: str, *arguments: Any) -> Any:
-        """A peer's answer; None if it failed, after which it is not among the living."""
-        with self._failing(result):
-            return self.process(result).ask(call, *arguments)
-        return None
-
-    @contextlib.contextmanager
-    def _failing(self, result: Result) -> Iterator[None]:
-        try:
-            yield
-        except PeerFailure as failure:
-            result.failure = str(failure)
-            self._processes.pop(result.peer.name).close()
+def _running(results: Sequence[Result]) -> list[Result]:
+    return [result for result in results if result.process is not None]
 
 
-def _compare(running: _Running, prompts: Sequence[Sequence[int]]) -> None:
+def _load(result: Result, start: Start, progress: Progress) -> None:
+    """Start a peer, unless it is not installed."""
+    result.failure = result.peer.missing()
+    if result.failure is not None:
+        result.missing = True
+        return
+    try:
+        settings = result.peer.settings(progress)
+    except UserError as error:
+        result.failure = str(error)
+        return
+    result.process = start()
+    with result.failing(), progress.steps(f"loading {result.peer.name}"):
+        answer = result.process.load(result.peer.kind, settings)
+        result.facts, result.load_seconds = answer["facts"], answer["ready"]
+
+
+def _compare(results: Sequence[Result], prompts: Sequence[Sequence[int]]) -> None:
     """Note where any answer differs from the first peer's first one."""
-    living = running.in_order(forward=True)
-    for result in living:
+    finished = _running(results)
+    for result in finished:
         for index, prompt in enumerate(prompts):
-            reference = living[0].timings[index][0].token_ids
-            found = first_difference(reference, [timing.token_ids for timing in result.timings[index]])
-            if found is None:
+            reference = finished[0].timings[index][0].token_ids
+            difference = first_difference(reference, [timing.token_ids for timing in result.timings[index]])
+            if difference is None:
                 continue
-            token, other = found
-            margin = None
-            judges = [each for each in running.in_order(forward=True) if each.peer.kind == _JUDGE]
-            if judges:
-                context = [*prompt, *reference[:token]]
-                margin = running.ask(judges[0], "margin", context, reference[token], other)
+            token, other = difference
+            judge = next((each for each in _running(results) if each.peer.kind == _JUDGE), None)
+            context = [*prompt, *reference[:token]]
+            margin = judge and judge.ask("margin", context, reference[token], other)
             result.differences.append(Difference(index, token, reference[token], other, margin))
 
 
 def first_difference(reference: Sequence[int], answers: Sequence[Sequence[int]]) -> tuple[int, int] | None:
     """Index and token of the earliest difference of any answer from ``reference``, all equally long."""
-    found = [
+    differences = (
         (index, answer[index])
         for answer in answers
         for index in range(len(reference))
         if answer[index] != reference[index]
-    ]
-    return min(found, default=None)
+    )
+    return min(differences, default=None)

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from dataclasses import asdict
 from multiprocessing.connection import Connection
@@ -28,14 +27,13 @@ _LONGEST = 200  # characters of a summary
 def serve(connection: Connection) -> None:
     """Load the model of the first message, then answer until the other end closes.
 
-    First message: ``{"kind": ..., "settings": {...}, "parent": pid}``, answered by ``{"facts": {...},
-    "seconds": s}``. Then ``{"call": name, "arguments": [...]}``, answered by the method's value.
+    First message: ``{"kind": ..., "settings": {...}, "parent": pid}``, answered by ``{"facts": {...}}``.
+    Then ``{"call": name, "arguments": [...]}``, answered by the method's value.
     """
     first = json.loads(connection.recv_bytes())
     _die_with(first["parent"])
-    begin = time.perf_counter()
     model: PeerModel = KINDS[first["kind"]](**first["settings"])
-    _send(connection, {"facts": model.facts, "seconds": time.perf_counter() - begin})
+    _send(connection, {"facts": model.facts})
     while True:
         try:
             request = json.loads(connection.recv_bytes())

@@ -1,12 +1,21 @@
 """Numbers of a whole trace: acceptance by depth, accepted tokens per cycle, time by stage."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ms_eagle.reference.trace import STAGES, Trace
+from ms_eagle.reference.trace import Trace
 
-TIMED = (*STAGES, "host", "checks")
+STAGE_NOTES = {
+    "draft": "grow the candidates with the drafter, a forward a level",
+    "tensorize": "choose the best and lay them out as rows",
+    "verify": "one teacher forward over all rows",
+    "accept": "follow the teacher's choices through the tree",
+    "commit": "move accepted rows to their place",
+    "extend": "give the drafter the accepted tokens",
+    "host": "between two cycles: text, streaming, bookkeeping",
+    "checks": "invariants, which performance mode does not run",
+}
+TIMED = tuple(STAGE_NOTES)
 
 
 @dataclass(frozen=True)
@@ -48,15 +57,11 @@ def figures(trace: Trace) -> Figures:
         for turn in trace.turns
     )
     seconds = {
-        stage: _mean([c["seconds"][stage] for c in cycles if stage in c["seconds"]]) for stage in TIMED
+        stage: [cycle["seconds"][stage] for cycle in cycles if stage in cycle["seconds"]] for stage in TIMED
     }
     return Figures(
         tokens=tokens,
         cycles=len(cycles),
         accepted=tuple(counts[a] for a in range(deepest + 1)),
-        seconds={stage: mean for stage, mean in seconds.items() if mean is not None},
+        seconds={stage: sum(each) / len(each) for stage, each in seconds.items() if each},
     )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

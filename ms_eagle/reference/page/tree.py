@@ -1,11 +1,14 @@
 """A cycle's tree as SVG: root left, accepted path along the top, probabilities in the boxes."""
 
-import html
 import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
+from markupsafe import Markup
+
+from ms_eagle.pages.markup import element
 from ms_eagle.reference.trace import Record
 
 _LONGEST = 16  # characters of a label
@@ -43,15 +46,9 @@ def visible(piece: str, longest: int = _LONGEST) -> str:
     return shown
 
 
-def escape(text: str) -> str:
-    """Text for HTML content and attributes; what HTML or UTF-8 cannot hold becomes U+FFFD."""
-    allowed = (c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "�" for c in text)
-    return html.escape("".join(allowed))
-
-
 def draw(
     tree: Record, choices: Sequence[int], choice_pieces: Sequence[str], path: Sequence[int], name: str
-) -> str:
+) -> Markup:
     """The tree as an ``svg`` element; padding is left out.
 
     Args:
@@ -62,23 +59,25 @@ def draw(
     """
     root = _build(tree, choices, choice_pieces, path)
     nodes = _place(root)
-    widths: dict[int, float] = {}
-    for node in nodes:
-        widths[node.depth] = max(widths.get(node.depth, 0.0), _box(node))
-    left = {0: float(_MARGIN)}
-    for depth in range(1, len(widths)):
-        left[depth] = left[depth - 1] + widths[depth - 1] + _GAP_X
-    width = left[len(widths) - 1] + widths[len(widths) - 1] + _MARGIN
+    widths = [
+        max(_box(node) for node in nodes if node.depth == depth)
+        for depth in range(1 + max(node.depth for node in nodes))
+    ]
+    left = list(accumulate((width + _GAP_X for width in widths), initial=float(_MARGIN)))
+    width = left[-1] - _GAP_X + _MARGIN
     height = 2 * _MARGIN + (1 + max(node.line for node in nodes)) * (_HEIGHT + _GAP_Y) - _GAP_Y
-    edges, boxes = [], []
-    for node in nodes:
-        boxes.append(_draw_node(node, left[node.depth]))
-        for child in node.children:
-            edges.append((child.kind != "rejected", _draw_edge(node, child, left)))
-    lines = "".join(edge for _, edge in sorted(edges, key=lambda edge: edge[0]))  # muted ones below
-    return (
-        f'<svg class="tree" role="img" aria-label="{escape(name)}" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}">{lines}{"".join(boxes)}</svg>'
+    edges = [(node, child) for node in nodes for child in node.children]
+    edges.sort(key=lambda edge: edge[1].kind != "rejected")  # muted ones below
+    return element(
+        "svg",
+        *(_draw_edge(node, child, left) for node, child in edges),
+        *(_draw_node(node, left[node.depth]) for node in nodes),
+        class_="tree",
+        role="img",
+        aria_label=name,
+        width=width,
+        height=height,
+        viewBox=f"0 0 {width:.1f} {height}",
     )
 
 
@@ -91,42 +90,41 @@ def probability(score: float | None, parent_score: float | None) -> float:
 
 def percent(share: float) -> str:
     """A probability in few characters: ``87 %``, ``0.4 %``, ``<0.1 %``."""
-    if share <= 0:
-        return "0 %"
-    if share < 0.001:
+    if 0 < share < 0.001:
         return "<0.1 %"
-    return f"{share:.0%}".replace("%", " %") if share >= 0.0995 else f"{share:.1%}".replace("%", " %")
+    digits = 1 if 0 < share < 0.0995 else 0
+    return f"{100 * share:.{digits}f} %"
 
 
 def _build(tree: Record, choices: Sequence[int], choice_pieces: Sequence[str], path: Sequence[int]) -> _Node:
     """The nodes, the accepted path first among siblings, and behind it what the teacher said instead."""
-    accepted, made = set(path), {}
-    for row, piece in enumerate(tree["pieces"]):
-        if row and not tree["valid"][row]:
-            continue
-        label = visible(piece)
-        title = [f"row {row}, depth {tree['depths'][row]}: token {tree['tokens'][row]} {piece!r}"]
-        if row == 0:
-            kind, note = "root", "root"
-        else:
-            parent = tree["parents"][row]
-            known = 0 <= parent < len(tree["scores"])
-            share = probability(tree["scores"][row], tree["scores"][parent] if known else 0.0)
-            kind, note = ("accepted" if row in accepted else "rejected"), percent(share)
-            whole = probability(tree["scores"][row], 0.0)
-            title.append(f"probability {share:.4g} after its parent, {whole:.4g} with the path to it")
-            title.append(kind)
-        if row < len(choices):
-            title.append(f"the teacher's choice after it: token {choices[row]} {choice_pieces[row]!r}")
-        made[row] = _Node(label, note, kind, "\n".join(title))
-    for row in sorted((r for r in made if r), key=lambda r: (r not in accepted, r)):
-        made.get(tree["parents"][row], made[0]).children.append(made[row])  # an error's tree may be broken
-    if path and path[len(path) - 1] < len(choices):
-        last = path[len(path) - 1]
+    accepted = set(path)
+    nodes = {
+        row: _node(tree, row, row in accepted)
+        for row in range(len(tree["pieces"]))
+        if row == 0 or tree["valid"][row]
+    }
+    for row in nodes.keys() & range(len(choices)):
+        nodes[row].title += f"\nthe teacher's choice after it: token {choices[row]} {choice_pieces[row]!r}"
+    for row in sorted((row for row in nodes if row), key=lambda row: (row not in accepted, row)):
+        nodes.get(tree["parents"][row], nodes[0]).children.append(nodes[row])  # an error's tree may be broken
+    if path and path[-1] < len(choices):
+        last = path[-1]
         title = f"the teacher's own token {choices[last]} {choice_pieces[last]!r}: the next root"
-        bonus = _Node(visible(choice_pieces[last]), "teacher", "bonus", title)
-        made[last].children.insert(0, bonus)
-    return made[0]
+        nodes[last].children.insert(0, _Node(visible(choice_pieces[last]), "teacher", "bonus", title))
+    return nodes[0]
+
+
+def _node(tree: Record, row: int, accepted: bool) -> _Node:
+    piece = tree["pieces"][row]
+    title = f"row {row}, depth {tree['depths'][row]}: token {tree['tokens'][row]} {piece!r}"
+    if row == 0:
+        return _Node(visible(piece), "root", "root", title)
+    parent, scores = tree["parents"][row], tree["scores"]
+    share = probability(scores[row], scores[parent] if 0 <= parent < len(scores) else 0.0)
+    kind, whole = "accepted" if accepted else "rejected", probability(scores[row], 0.0)
+    title += f"\nprobability {share:.4g} after its parent, {whole:.4g} with the path to it\n{kind}"
+    return _Node(visible(piece), percent(share), kind, title)
 
 
 def _place(root: _Node) -> list[_Node]:
@@ -144,22 +142,24 @@ def _place(root: _Node) -> list[_Node]:
     return nodes
 
 
-def _draw_node(node: _Node, x: float) -> str:
+def _draw_node(node: _Node, x: float) -> Markup:
     y = _MARGIN + node.line * (_HEIGHT + _GAP_Y)
-    return (
-        f'<g class="node {node.kind}"><title>{escape(node.title)}</title>'
-        f'<rect x="{x:.1f}" y="{y}" width="{_box(node):.1f}" height="{_HEIGHT}" rx="6"/>'
-        f'<text class="token" x="{x + _PADDING:.1f}" y="{y + 16}">{escape(node.label)}</text>'
-        f'<text class="note" x="{x + _PADDING:.1f}" y="{y + 29}">{escape(node.note)}</text></g>'
+    return element(
+        "g",
+        element("title", node.title),
+        element("rect", x=x, y=y, width=_box(node), height=_HEIGHT, rx=6),
+        element("text", node.label, class_="token", x=x + _PADDING, y=y + 16),
+        element("text", node.note, class_="note", x=x + _PADDING, y=y + 29),
+        class_=f"node {node.kind}",
     )
 
 
-def _draw_edge(node: _Node, child: _Node, left: dict[int, float]) -> str:
+def _draw_edge(node: _Node, child: _Node, left: Sequence[float]) -> Markup:
     x1, x2 = left[node.depth] + _box(node), left[child.depth]
     y1, y2 = (_MARGIN + line * (_HEIGHT + _GAP_Y) + _HEIGHT / 2 for line in (node.line, child.line))
     bend = x2 - _GAP_X / 2
     curve = f"M{x1:.1f} {y1}H{bend - 6:.1f}C{bend:.1f} {y1} {bend:.1f} {y2} {x2:.1f} {y2}"
-    return f'<path class="edge {child.kind}" d="{curve}"/>'
+    return element("path", class_=f"edge {child.kind}", d=curve)
 
 
 def _box(node: _Node) -> float:

@@ -26,7 +26,7 @@ class RunFolder:
         """Name the paths; nothing is made yet."""
         self.directory = directory
         self.checkpoint, self.head = directory / "checkpoint.npz", directory / "head"
-        self.curves = directory / "curves.png"
+        self.curves = directory / "curves.svg"
         self._record = directory / "run.json"
         self._lock = FileLock(directory / "lock")
 

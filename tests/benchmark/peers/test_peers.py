@@ -262,10 +262,11 @@ def test_the_earliest_difference_of_all_rounds_counts():
     assert first_difference((1, 2, 3), [(1, 2, 9), (1, 7, 3)]) == (1, 7)
 
 
-CIRCUMSTANCES = peer_report.Circumstances(
-    model="m", threads=2, new_tokens=3, rounds=2, prompts=(("a", 5), ("b", 7)),
-    load_before=[0.1, 0.0, 0.0], load_after=[2.0, 0.0, 0.0], elsewhere=0.2,
-)  # fmt: skip
+COMMON = {
+    "model": "m", "threads": 2, "new_tokens": 3, "rounds": 2,
+    "prompts": [{"name": "a", "tokens": 5}, {"name": "b", "tokens": 7}],
+    "load_before": [0.1, 0.0, 0.0], "load_after": [2.0, 0.0, 0.0], "elsewhere": 0.2,
+}  # fmt: skip
 
 
 def test_ratios_pair_prompts_and_rounds():
@@ -286,7 +287,7 @@ def test_the_table_says_everything():
         Result(fake("y"), failure="no answer within 2 s", timings=[[], []]),
         Result(fake("z"), failure="z not installed: pip install z", missing=True, timings=[[], []]),
     ]
-    report = json.loads(json.dumps(peer_report.record(results, CIRCUMSTANCES)))
+    report = json.loads(json.dumps(peer_report.record(results, COMMON)))
     assert report["idle"] is False
     assert [peer["status"] for peer in report["peers"]] == ["ok", "ok", "failed", "missing"]
     text = "\n".join(" ".join(line.split()) for line in peer_report.lines(report))
@@ -310,7 +311,7 @@ def test_the_table_says_everything():
 
 
 def test_without_the_teacher_there_are_no_ratios():
-    report = peer_report.record([result("x", [[5, 10], [20, 40]])], CIRCUMSTANCES)
+    report = peer_report.record([result("x", [[5, 10], [20, 40]])], COMMON)
     assert report["peers"][0]["ratio"] is None
     assert any(line.startswith("x ") and " - " in line for line in peer_report.lines(report))
 

@@ -1,6 +1,7 @@
 """What a run keeps beside its checkpoint: its identity, its curves, its card, its configuration."""
 
 import json
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -88,6 +89,7 @@ def figures(count: int):
             "step": float(i + 1),
             "rate": 1e-3 * (1 - i / count),
             "loss": 9.0 / (1 + i / 40),
+            "grad_norm": 1.0 + i % 7,
             "accuracy_1": 0.6,
             "accuracy_2": 0.4,
             "positions": 100.0,
@@ -101,24 +103,38 @@ def figures(count: int):
     return steps, evaluations
 
 
-@pytest.mark.parametrize("count", [0, 1, 300])
+@pytest.mark.parametrize("count", [0, 1, 300, 5000])
 def test_curves_are_drawn_however_few_figures_there_are(tmp_path, count):
-    from matplotlib.image import imread
+    curves.draw(tmp_path / "curves.svg", *figures(count), "a run of <x>")
+    text = (tmp_path / "curves.svg").read_text()
+    root = ElementTree.fromstring(text)
+    words = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "a run of <x>" in words
+    assert {"training: loss", "learning rate", "held out: drafts right up to each depth"} <= set(words)
+    if count >= 300:
+        assert {"step 1", "step 2", "depth 1", "depth 2"} <= set(words)
+    if count:
+        last = count // 100 * 100
+        assert f"best: {1 + last / 300:.3f} after step {last}" in words
+    assert len(text) < 150_000  # however long the run
 
-    curves.draw(tmp_path / "curves.png", *figures(count), "a run")
-    image = imread(tmp_path / "curves.png")
-    assert image.shape[:2] == (880, 1320)
-    # Every quarter holds something besides its white ground.
-    quarters = [image[:440, :660], image[:440, 660:], image[440:, :660], image[440:, 660:]]
-    assert all((quarter[..., :3] < 0.9).any() for quarter in quarters)
+
+def test_a_long_line_keeps_its_extremes():
+    rows = [{"step": i} for i in range(10_000)]
+    values = np.ones(10_000)
+    values[[3333, 7777]] = 9.0, -9.0
+    points = curves._series("loss", rows, values).points
+    assert len(points) <= 400
+    assert {(3333, 9.0), (7777, -9.0)} <= set(points)
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
 
 
 def test_smoothing_is_a_mean_of_what_is_there():
     values = np.random.default_rng(0).standard_normal(60)
-    found = curves.smoothed(values)
-    assert found[0] == pytest.approx(values[:4].mean())
-    assert found[30] == pytest.approx(values[27:34].mean())
-    assert found[59] == pytest.approx(values[56:].mean())
+    means = curves.smoothed(values)
+    assert means[0] == pytest.approx(values[:4].mean())
+    assert means[30] == pytest.approx(values[27:34].mean())
+    assert means[59] == pytest.approx(values[56:].mean())
 
 
 def test_the_card_says_what_the_head_is(path):
