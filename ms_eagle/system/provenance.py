@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ms_eagle import __version__
-from ms_eagle.config.sections import Config
 from ms_eagle.paths import PACKAGE
 from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
@@ -20,16 +19,16 @@ _PACKAGES = ("mindspore", "mindformers", "numpy", "tokenizers", "sentencepiece")
 _WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
 
-def manifest(config: Config, facts: Mapping[str, Any]) -> dict[str, Any]:
+def manifest(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a run, as JSON values.
 
     Args:
-        config: the whole configuration, defaults included.
+        config: the whole configuration as JSON values, defaults included.
         facts: what only the loaded run knows, added as it is: device, kernels, weights and the like.
     """
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "config": config.model_dump(mode="json"),
+        "config": dict(config),
         "versions": versions(),
         "platform": platform.platform(),
         "git": revision(PACKAGE),

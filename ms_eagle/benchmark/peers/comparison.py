@@ -108,7 +108,9 @@ def compare(
         load_after=machine.load_average(),
         elsewhere=watch.elsewhere(),
     )
-    return peer_report.record(results, circumstances) | {"manifest": manifest.manifest(config, {})}
+    return peer_report.record(results, circumstances) | {
+        "manifest": manifest.manifest(config.model_dump(mode="json"), {})
+    }
 
 
 def _place(config: Config) -> Path | None:
