@@ -31,7 +31,8 @@ from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.reference.loading import ReferenceMode
 from ms_eagle.system.progress import Progress
-from ms_eagle.text.tokenizer import Tokenizer, load_tokenizer
+from ms_eagle.text.loading import load_tokenizer
+from ms_eagle.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

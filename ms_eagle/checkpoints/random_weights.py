@@ -17,7 +17,7 @@ from ms_eagle.loading import Model
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.system import json_file
 from ms_eagle.system.progress import Progress
-from ms_eagle.text.tokenizer import load_tokenizer
+from ms_eagle.text.loading import load_tokenizer
 
 _BLOCK = 1 << 20  # numbers drawn for a tensor; larger ones repeat them
 _SCALE = 0.02

@@ -16,7 +16,8 @@ from ms_eagle.kernels.build import NativeUnavailable
 from ms_eagle.kernels.library import Library, load
 from ms_eagle.system.progress import Progress
 from ms_eagle.system.settings import start
-from ms_eagle.text.tokenizer import Tokenizer, load_tokenizer
+from ms_eagle.text.loading import load_tokenizer
+from ms_eagle.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

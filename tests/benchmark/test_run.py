@@ -201,8 +201,8 @@ def test_a_planted_difference_makes_tokens_match_fall(job, model, whole, tmp_pat
 
 def reference_margin(model, answer):
     """The gap of the two best logits by transformers, after the prompt of ``talk:3/1`` and ``answer``."""
+    from ms_eagle.text.loading import load_tokenizer
     from ms_eagle.text.template import load_template
-    from ms_eagle.text.tokenizer import load_tokenizer
 
     prompt = load_template(model).encode([{"role": "user", "content": "One"}], load_tokenizer(model))
     teacher = transformers.AutoModelForCausalLM.from_pretrained(model)

@@ -20,8 +20,8 @@ from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.system import machine
 from ms_eagle.system import provenance as manifest
 from ms_eagle.system.progress import Progress
+from ms_eagle.text.loading import load_tokenizer
 from ms_eagle.text.template import load_template
-from ms_eagle.text.tokenizer import load_tokenizer
 
 # A question, a task with a long answer, code, and two whose answers repeat what the prompt says.
 PROMPTS = (
