@@ -10,7 +10,7 @@ from ms_eagle.errors import UserError
 
 
 class Settings(Protocol):
-    """MindSpore's own settings: the section ``execution`` of a configuration has them; None is its default."""
+    """MindSpore's own settings, as a configuration's section ``execution`` has them; None is its default."""
 
     @property
     def device_id(self) -> int | None: ...  # noqa: D102
