@@ -1,7 +1,8 @@
-"""The turns of a run on disk: one JSON object a line, each safe once `add` has returned.
+"""The turns of a run on disk: one JSON object a line, each safe once ``add`` has returned.
 
 A run is a directory. Its single process writes ``turns.jsonl``; of several workers, rank ``r`` writes
-``turns.rank<r>.jsonl``, and rank 0 merges them. A writer holds a lock on its file for as long as it lives,
+``turns.rank<r>.jsonl``, and rank 0 merges them: workers share nothing but the directory, no collective
+operation runs, and one that dies takes no other with it. A writer holds a lock on its file for as long as it lives,
 however it ends: who gets the lock knows that nobody writes there any more.
 """
 

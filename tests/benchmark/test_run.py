@@ -11,11 +11,11 @@ from support.turn_files import timeless
 
 from ms_eagle.benchmark import turn_log
 from ms_eagle.benchmark.engines import Answer, Pair
-from ms_eagle.benchmark.launcher import Worker
 from ms_eagle.benchmark.run import Job, run
 from ms_eagle.benchmark.sweep import Point, Sweep, run_sweep
 from ms_eagle.benchmark.sweep_page import write
 from ms_eagle.errors import UserError
+from ms_eagle.system.distributed import Worker
 from ms_eagle.system.progress import Progress
 
 QUIET = Progress(quiet=True)
