@@ -18,8 +18,8 @@ from ms_eagle.checkpoints.directory import Checkpoint
 from ms_eagle.checkpoints.sources import ModelFiles
 from ms_eagle.config.sections import Config
 from ms_eagle.drafters.eagle3.checkpoint import Head, load_head
+from ms_eagle.drafters.eagle3.random_weights import random_head
 from ms_eagle.drafters.eagle3.vocabulary import narrowed
-from ms_eagle.drafters.scripted import random_head
 from ms_eagle.engine import compile_cache
 from ms_eagle.engine.compile_cache import CompileCache
 from ms_eagle.engine.engine import Engine

@@ -27,9 +27,6 @@ DISTRIBUTIONS = {  # by the name that is imported, where the two differ
 # Known debts, which must be exact: a debt that is paid goes from its list, and no list grows.
 LATE_ROOMS = {"assembly": "loading"}  # a file that is to become part of a room
 BACKWARD = {
-    ("checkpoints.random_weights", "drafters.eagle3.checkpoint"),
-    ("checkpoints.random_weights", "drafters.scripted"),
-    ("checkpoints.random_weights", "loading"),
     ("drafters.scripted", "cycle.graphs"),
     ("drafters.scripted", "engine.engine"),
     ("drafters.scripted", "engine.requests"),

@@ -14,11 +14,13 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from ms_eagle.backends.native import NativeBackend
+from ms_eagle.checkpoints.random_weights import RandomCheckpoint
 from ms_eagle.cycle.cycle import EagleCycle
 from ms_eagle.cycle.graphs import EagleGraphs
 from ms_eagle.drafters.eagle3.head import Drafter
 from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
-from ms_eagle.drafters.scripted import random_head
+from ms_eagle.drafters.eagle3.random_weights import random_head
+from ms_eagle.drafters.eagle3.taps import default_taps
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import ABSENT, Library
 from ms_eagle.models.architecture import DecoderConfig
@@ -67,9 +69,7 @@ class Shape:
     @property
     def taps(self) -> tuple[int, ...]:
         """Blocks whose inputs the drafter is fed: the usual ones where there are enough."""
-        return (
-            (2, self.layers // 2, self.layers - 3) if self.layers >= 7 else tuple(range(min(3, self.layers)))
-        )
+        return default_taps(self.layers) or tuple(range(min(3, self.layers)))
 
     def decoder(self) -> DecoderConfig:
         """As a model's configuration."""
@@ -88,20 +88,6 @@ class Shape:
                 "tie_word_embeddings": True,
             }
         )
-
-
-class RandomWeights:
-    """Tensors of a checkpoint by name, made when they are asked for."""
-
-    def __init__(self, decoder: DecoderConfig) -> None:
-        self._shapes, self._random = decoder.tensor_shapes(), np.random.default_rng(0)
-
-    def __call__(self, name: str) -> np.ndarray:
-        """The tensor of that name, float32: ones for a vector, else normal of the usual scale."""
-        shape = self._shapes[name]
-        if len(shape) == 1:
-            return np.ones(shape, np.float32)
-        return self._random.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
 
 
 class Step(nn.Cell):
@@ -183,7 +169,9 @@ class Speculation:
         backend, decoder = NativeBackend(threads, TREE.depth), shape.decoder()
         self.library: Library = backend.operators.library
         sizes = {"batch": 1, "slots": slots, "positions": slots}
-        self.teacher = Teacher(decoder, RandomWeights(decoder), backend, taps=shape.taps, **sizes)
+        self.teacher = Teacher(
+            decoder, RandomCheckpoint(decoder.tensor_shapes()).read, backend, taps=shape.taps, **sizes
+        )
         ends = (self.teacher.vocabulary, self.teacher.head)
         self.drafter = Drafter(random_head(decoder, shape.taps), *ends, backend, **sizes)
         proposer = Eagle3Proposer(self.drafter, TREE)

@@ -10,11 +10,11 @@ from ms_eagle.assembly import make_graphs, teacher_slots, tree_shape
 from ms_eagle.backends import choosing as device
 from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
-from ms_eagle.checkpoints.random_weights import random_draft_head, random_model
 from ms_eagle.config.sections import Config
 from ms_eagle.cycle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.cycle.verifier import SampledChoice
 from ms_eagle.deployment.graphs import SEEN
+from ms_eagle.deployment.random_model import random_draft_head, random_model
 from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
 from ms_eagle.errors import UserError

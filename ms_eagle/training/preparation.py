@@ -141,8 +141,7 @@ def open_start(config: TrainingConfig, sources: Sources, features: FeatureSource
                 f"head.start is {config.head.start}; expected teacher, random or the directory of a head."
             )
         given = load_head(directory, teacher=decoder, taps=sources.taps)
-        ids = np.arange(decoder.vocab_size, dtype=np.int32) if given.d2t is None else given.d2t
-        vocabulary = DraftVocabulary(ids, decoder.vocab_size)
+        vocabulary = DraftVocabulary(given.target_ids, decoder.vocab_size)
     shape = new_head(
         decoder,
         draft_vocab_size=config.data.draft_vocab_size,

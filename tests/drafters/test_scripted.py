@@ -10,8 +10,8 @@ from support import tiny_eagle
 from support.heads import PLAIN, drafter_cell, int32, random_head, teacher_ends
 
 from ms_eagle.chat.report import JsonReport, TextReport, figures, record
+from ms_eagle.drafters.eagle3.random_weights import random_head as synthetic_head
 from ms_eagle.drafters.scripted import SyntheticProposer, toss
-from ms_eagle.drafters.scripted import random_head as synthetic_head
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.sampling.options import SamplingParams

@@ -14,7 +14,7 @@ KEY = "eagle_aux_hidden_state_layer_ids"
 def default_taps(num_layers: int) -> tuple[int, ...] | None:
     """The blocks whose inputs a head taps when its config names none: ``2, L//2, L-3``.
 
-    None below seven layers, where they would repeat or leave the order (DESIGN.md, "Words").
+    None below seven layers, where they would repeat or leave the order.
     """
     return (2, num_layers // 2, num_layers - 3) if num_layers >= 7 else None
 
