@@ -38,13 +38,13 @@ def manifest(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, A
 
 def versions() -> dict[str, str]:
     """Versions of ourselves, Python, and the packages that computation depends on; those installed."""
-    found = {"ms_eagle": __version__, "python": platform.python_version()}
+    installed = {"ms_eagle": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def revision(directory: Path) -> dict[str, Any] | None:
@@ -68,10 +68,10 @@ def revision(directory: Path) -> dict[str, Any] | None:
 def weight_hashes(directory: Path, progress: Progress | None = None) -> list[dict[str, Any]]:
     """Name, size in bytes and SHA-256 of the weights and the configuration in a model directory."""
     progress = progress or Progress(quiet=True)
-    found = sorted({path for pattern in _WEIGHTS for path in directory.glob(pattern)})
-    with progress.bytes("hashing weights", sum(path.stat().st_size for path in found)) as step:
+    paths = sorted({path for pattern in _WEIGHTS for path in directory.glob(pattern)})
+    with progress.bytes("hashing weights", sum(path.stat().st_size for path in paths)) as step:
         described = []
-        for path in found:
+        for path in paths:
             size = path.stat().st_size
             described.append({"file": path.name, "bytes": size, "sha256": files.sha256(path)})
             step.advance(size)

@@ -171,8 +171,8 @@ def last_tap_rms(sources: Sources, features: FeatureSource) -> float:
     corpus, width = sources.corpus, sources.model.decoder.hidden_size
     levels = []
     numbers = sources.split.train[:_SAMPLE].tolist()
-    for number, found in zip(numbers, features.read(numbers), strict=True):
-        last = found.taps[:, (len(sources.taps) - 1) * width :].astype(np.float32)
+    for number, states in zip(numbers, features.read(numbers), strict=True):
+        last = states.taps[:, (len(sources.taps) - 1) * width :].astype(np.float32)
         begin, end = corpus.offsets[number : number + 2]
         levels.append(np.sqrt((last * last).mean(1))[corpus.role[begin:end] == 1])
     return float(np.median(np.concatenate(levels)))
@@ -197,12 +197,12 @@ def _counts(sources: Sources, conversations: Sequence[int], vocab_size: int) -> 
     return answer_counts(corpus.ids, corpus.role, corpus.offsets, conversations, vocab_size)
 
 
-def _check_same(directory: Path, found: HeadConfig, wanted: HeadConfig) -> None:
+def _check_same(directory: Path, given: HeadConfig, described: HeadConfig) -> None:
     """Refuse a head to start from that differs from what the configuration describes."""
-    alike = replace(found, format=wanted.format, notes=wanted.notes)
-    for name in vars(wanted):
-        if getattr(alike, name) != getattr(wanted, name):
+    alike = replace(given, format=described.format, notes=described.notes)
+    for name in vars(described):
+        if getattr(alike, name) != getattr(described, name):
             raise UserError(
-                f"head.start: the head in {directory} has {name} {getattr(found, name)}, the configuration "
-                f"asks for {getattr(wanted, name)}: let head and data.draft_vocab_size say the same."
+                f"head.start: the head in {directory} has {name} {getattr(given, name)}, the configuration "
+                f"asks for {getattr(described, name)}: let head and data.draft_vocab_size say the same."
             )

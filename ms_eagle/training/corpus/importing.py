@@ -47,18 +47,18 @@ class Import:
         Raises:
             UserError: they are fewer than 95%: the file is of another template, tokenizer or system prompt.
         """
-        found = {}
+        by_key = {}
         for row in self.rows:
             turns = chat.user_turns(row) if row.answers and max(row.ids) < vocab_size else None
             if turns is not None:
-                found[row.key] = turns
-        if len(found) < _MIN_RENDERED * len(self.rows):
+                by_key[row.key] = turns
+        if len(by_key) < _MIN_RENDERED * len(self.rows):
             raise UserError(
-                f"{self.path}: the chat template reproduces {len(found)} of its {len(self.rows)} "
+                f"{self.path}: the chat template reproduces {len(by_key)} of its {len(self.rows)} "
                 "conversations; expected nearly all: it was made with another template, tokenizer or "
                 "system prompt"
             )
-        return found
+        return by_key
 
 
 def regenerate(batch: ContinuousBatch, rows: Sequence[Row], count: int) -> tuple[list[str], int]:
@@ -80,12 +80,12 @@ def regenerate(batch: ContinuousBatch, rows: Sequence[Row], count: int) -> tuple
         row = next(waiting, None)
         if row is None:
             return None
-        start, end = row.answers[len(row.answers) - 1]
+        start, end = row.answers[-1]
         return Request(row.key, row.ids[:start], GenerationOptions(max_new_tokens=end - start))
 
     differing = []
     for reply in batch.run(next_request, greedy=True):
-        start, end = chosen[reply.key].answers[len(chosen[reply.key].answers) - 1]
+        start, end = chosen[reply.key].answers[-1]
         if list(reply.token_ids) != list(chosen[reply.key].ids[start:end]):
             differing.append(reply.key)
     return differing, len(chosen)

@@ -70,10 +70,10 @@ def _lines(axes: Axes, rows: Rows, prefix: str, what: str, *, smooth: bool) -> N
     names = [name for name in (rows[0] if rows else {}) if name.startswith(prefix)]
     for name in names:
         values = _column(rows, name)
-        shown = smoothed(values) if smooth else values
+        heights = smoothed(values) if smooth else values
         marker = None if smooth else "o"
         label = f"{what} {name.removeprefix(prefix)}"
-        axes.plot(_column(rows, "step"), shown, marker=marker, markersize=3, label=label)
+        axes.plot(_column(rows, "step"), heights, marker=marker, markersize=3, label=label)
     if names:
         axes.legend(fontsize=9, loc="best")
     axes.set_ylim(0, 1)

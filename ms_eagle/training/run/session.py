@@ -150,13 +150,13 @@ class _Run:
             workers=self._workers,
         )
 
-    def _publish(self, tensors: dict[str, np.ndarray], at: RunProgress, found: Acceptance) -> None:
+    def _publish(self, tensors: dict[str, np.ndarray], at: RunProgress, score: Acceptance) -> None:
         head = self._folder.head
         export.write_head(
             head, self._start.config, tensors, self._start.vocabulary, self._config.output.dtype
         )
         steps, evaluations = self._metrics.steps(), self._metrics.evaluations()
-        text = card(self._config, self._start.config, self._data, at, found, steps, evaluations, self._steps)
+        text = card(self._config, self._start.config, self._data, at, score, steps, evaluations, self._steps)
         files.write_text(head / "README.md", text)
 
     def _draw(self) -> None:
