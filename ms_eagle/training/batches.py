@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from ms_eagle.errors import UserError
-from ms_eagle.training.features.features import Conversations, FeatureSource, tokens
+from ms_eagle.training.features.source import Conversations, FeatureSource, tokens
 from ms_eagle.training.features.teacher import Features
 from ms_eagle.training.packing import pack
 

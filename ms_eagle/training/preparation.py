@@ -19,8 +19,8 @@ from ms_eagle.training.corpus.split import Split, split
 from ms_eagle.training.corpus.storage import Corpus, read_corpus
 from ms_eagle.training.draft_vocabulary import DraftVocabulary, answer_counts, choose
 from ms_eagle.training.features import cache as feature_cache
-from ms_eagle.training.features.features import FeatureSource, LiveFeatures
 from ms_eagle.training.features.layout import Kind
+from ms_eagle.training.features.source import FeatureSource, LiveFeatures
 from ms_eagle.training.features.teacher import TeacherFeatures, load_features
 from ms_eagle.training.initial import random_start, teacher_start
 from ms_eagle.training.run.model_card import CardData

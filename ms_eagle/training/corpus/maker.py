@@ -23,8 +23,8 @@ from ms_eagle.training.corpus.importing import Import, regenerate
 from ms_eagle.training.corpus.ledger import Ledger, base_key, follow_up_key
 from ms_eagle.training.corpus.pace import Pace
 from ms_eagle.training.corpus.parts import Outcome, Parts
+from ms_eagle.training.corpus.provenance import Provenance, check_settings, identity
 from ms_eagle.training.corpus.storage import Corpus, Row, read_corpus, write_corpus
-from ms_eagle.training.run.provenance import Provenance, check_settings, identity
 
 MIN_ROOM = 16  # tokens an answer must have room for
 REGENERATED = 8  # answers of an import that are written again

@@ -16,8 +16,8 @@ from pydantic import Field, ValidationError
 from ms_eagle.errors import UserError
 from ms_eagle.system import files
 from ms_eagle.system.locks import try_lock
+from ms_eagle.training.corpus.provenance import Provenance, Record, check_settings
 from ms_eagle.training.corpus.storage import Row
-from ms_eagle.training.run.provenance import Provenance, Record, check_settings
 
 _PROVENANCE = "provenance.json"
 _PARTS = "[0-9]*.json"

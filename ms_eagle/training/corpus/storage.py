@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from ms_eagle.errors import UserError
 from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
-from ms_eagle.training.run.provenance import Provenance, Record, check_same, identity
+from ms_eagle.training.corpus.provenance import Provenance, Record, check_same, identity
 
 if TYPE_CHECKING:  # these import mindspore, which a reader of a corpus need not wait for
     from ms_eagle.config.sections import Config

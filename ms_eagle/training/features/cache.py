@@ -16,7 +16,6 @@ import numpy as np
 from ms_eagle.errors import UserError
 from ms_eagle.system import json_file
 from ms_eagle.system.progress import Progress, Step, duration
-from ms_eagle.training.features.features import Conversations, tokens
 from ms_eagle.training.features.layout import (
     NAMES,
     Kind,
@@ -27,6 +26,7 @@ from ms_eagle.training.features.layout import (
     read_conversations,
     write_conversations,
 )
+from ms_eagle.training.features.source import Conversations, tokens
 from ms_eagle.training.features.teacher import Features, TeacherFeatures
 
 _SAVE_SECONDS = 30.0

@@ -16,7 +16,7 @@ import numpy as np
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import files, json_file
-from ms_eagle.training.features.features import Conversations
+from ms_eagle.training.features.source import Conversations
 from ms_eagle.training.features.teacher import Features
 
 NAMES = ("taps", "final")

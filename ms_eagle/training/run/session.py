@@ -13,7 +13,7 @@ from ms_eagle.system.progress import Progress
 from ms_eagle.training import preparation
 from ms_eagle.training.batches import Batches
 from ms_eagle.training.config import TrainingConfig
-from ms_eagle.training.features.features import FeatureSource
+from ms_eagle.training.features.source import FeatureSource
 from ms_eagle.training.preparation import Sources, Start
 from ms_eagle.training.run import curves, export
 from ms_eagle.training.run import folder as run_folder
