@@ -29,8 +29,8 @@ from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.reference.loading import ReferenceMode
 from ms_eagle.system.progress import Progress
-from ms_eagle.system.settings import Settings
-from ms_eagle.text.tokenizer import Tokenizer, load_tokenizer
+from ms_eagle.text.loading import load_tokenizer
+from ms_eagle.text.tokenizer import Tokenizer
 from ms_eagle.tree.shape import TreeShape
 
 
@@ -86,7 +86,7 @@ def start_device(config: Config, progress: Progress, strays: int) -> Backend:
         UserError: a combination of device, kernels and dtype that cannot work.
     """
     execution = config.execution
-    name = device.start(execution.device, execution.threads, Settings.of(execution))
+    name = device.start(execution.device, execution.threads, execution)
     return device.backend(
         "eager" if execution.mode == "reference" else execution.kernels,
         name,

@@ -10,9 +10,9 @@ from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
 
 if TYPE_CHECKING:  # main imports them when Ctrl-C is in hand
-    from ms_eagle.benchmark.launcher import Worker
     from ms_eagle.config.sections import Config
     from ms_eagle.deployment.bundle import Bundle
+    from ms_eagle.system.distributed import Worker
 
 DESCRIPTION = """\
 Measure speculation against the teacher alone: every turn is answered by both, one after the other.
@@ -47,14 +47,14 @@ files in --out:
 
 def main(argv: list[str]) -> int:
     """Run the command line; mistakes are raised as UserError."""
-    from ms_eagle.benchmark import launcher
+    from ms_eagle.system import distributed
 
-    if launcher.is_scheduler():
+    if distributed.is_scheduler():
         return 0
     args = parse(argv)
     if args.compare is not None:
         return compare(args)
-    worker = launcher.worker()
+    worker = distributed.worker()
     from ms_eagle.benchmark.plan import bundled, plan
 
     args.prompts, args.bundled = tuple(args.prompts or bundled()), args.prompts is None

@@ -139,7 +139,7 @@ def parse(argv: list[str]) -> Namespace:
 
 def check_not_evaluation(path: Path) -> None:
     """Refuse a file below a folder named ``eval``: what measures a head must not train it."""
-    if "eval" in (*path.parts[: len(path.parts) - 1], *path.resolve().parent.parts):
+    if "eval" in (*path.parts[:-1], *path.resolve().parent.parts):
         raise UserError(f"{path} lies in a folder named eval: evaluation data must not go into a corpus")
 
 

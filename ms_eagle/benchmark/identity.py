@@ -26,7 +26,7 @@ def identity(config: Config, prompts: Sequence[Path], limit: int | None) -> dict
         prompts: the prompt files.
         limit: how many turns of them, or None.
     """
-    described = manifest(config, {})
+    described = manifest(config.model_dump(mode="json"), {})
     return {
         "config": described["config"],
         "prompts": [{"file": path.name, "sha256": files.sha256(path)} for path in prompts],

@@ -14,12 +14,14 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from ms_eagle.backends.native import NativeBackend
+from ms_eagle.checkpoints.random_weights import RandomCheckpoint
 from ms_eagle.cycle.cycle import TreeCycle
 from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.drafters.base import Drafter
 from ms_eagle.drafters.eagle3.blueprint import HeadBlueprint
 from ms_eagle.drafters.eagle3.random_weights import random_head
+from ms_eagle.drafters.eagle3.taps import default_taps
 from ms_eagle.engine.controls import Controls
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import ABSENT, Library
@@ -69,9 +71,7 @@ class Shape:
     @property
     def taps(self) -> tuple[int, ...]:
         """Blocks whose inputs the drafter is fed: the usual ones where there are enough."""
-        return (
-            (2, self.layers // 2, self.layers - 3) if self.layers >= 7 else tuple(range(min(3, self.layers)))
-        )
+        return default_taps(self.layers) or tuple(range(min(3, self.layers)))
 
     def decoder(self) -> DecoderConfig:
         """As a model's configuration."""
@@ -90,20 +90,6 @@ class Shape:
                 "tie_word_embeddings": True,
             }
         )
-
-
-class RandomWeights:
-    """Tensors of a checkpoint by name, made when they are asked for."""
-
-    def __init__(self, decoder: DecoderConfig) -> None:
-        self._shapes, self._random = decoder.tensor_shapes(), np.random.default_rng(0)
-
-    def __call__(self, name: str) -> np.ndarray:
-        """The tensor of that name, float32: ones for a vector, else normal of the usual scale."""
-        shape = self._shapes[name]
-        if len(shape) == 1:
-            return np.ones(shape, np.float32)
-        return self._random.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
 
 
 class Step(nn.Cell):
@@ -186,7 +172,14 @@ class Speculation:
         self.library: Library = backend.operators.library
         sizes = Sizes(1, CHUNK, slots - TREE.rows - 1, (TREE,))
         places = {"slots": slots, "positions": slots}
-        self.teacher = Teacher(decoder, RandomWeights(decoder), backend, taps=shape.taps, batch=1, **places)
+        self.teacher = Teacher(
+            decoder,
+            RandomCheckpoint(decoder.tensor_shapes()).read,
+            backend,
+            taps=shape.taps,
+            batch=1,
+            **places,
+        )
         head = HeadBlueprint(random_head(decoder, shape.taps))
         self.drafter = head.build(self.teacher, backend, TREE, **places)
         self.graphs = Graphs(

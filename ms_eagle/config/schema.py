@@ -3,28 +3,14 @@
 import difflib
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from annotated_types import Ge, Gt, Le, MinLen
-from pydantic import AfterValidator, BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticCustomError
 
 Keys = tuple[str, ...]
-
-
-class Available:
-    """Validator that accepts, of the names a schema's Literal lists, only those that this version has."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-
-    def __call__(self, value: str) -> str:
-        """Return ``value`` if it is available, else raise pydantic's error of type ``not_built``."""
-        if value not in self.names:
-            raise PydanticCustomError("not_built", "not in this version")
-        return value
 
 
 def sections(schema: type[BaseModel], prefix: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:
@@ -73,8 +59,7 @@ def _expected(annotation: Any, metadata: list[Any]) -> str:
         words = _expected(inner, metadata)
         return f"{words.replace(' or ', ', ')} or null" if _is_literal(inner) else f"{words}, or null"
     if origin is Literal:
-        names = next((m.func.names for m in metadata if isinstance(m, AfterValidator)), arguments)
-        return _choice([str(name) for name in names])
+        return _choice([str(name) for name in arguments])
     if origin is list:
         return f"a list of {_plural(_expected(arguments[0], []))}"
     if annotation is str:
@@ -95,7 +80,7 @@ def _is_literal(annotation: Any) -> bool:
 
 
 def _choice(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[: len(names) - 1])} or {names[len(names) - 1]}"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _range(metadata: list[Any]) -> str:
@@ -125,31 +110,29 @@ def _shortened(text: str, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def explain(
-    schema: type[BaseModel], problems: list[ErrorDetails], origins: dict[Keys, str], file: str
-) -> str:
+def explain(schema: type[BaseModel], error: ValidationError, origins: dict[Keys, str], file: str) -> str:
     """One line for a failed validation: the first problem in full, and how many others there are.
 
     Args:
         schema: the model that refused the data.
-        problems: pydantic's list; unknown keys are told first, for they are often why another is missing.
+        error: unknown keys come first among its problems, for they are often why another is missing.
         origins: where each key was given, as ``file:line`` or ``--set``, in the order given.
         file: stands in for a key that was given nowhere.
     """
     order = list(origins)
-    told = []
-    for problem in problems:
+    lines = []
+    for problem in error.errors(include_url=False):
         path = tuple(str(part) for part in problem["loc"])
         given = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in origins), None)
         rank, text = _explain_one(schema, problem, path)
         place = -1 if given is None else order.index(given)
-        told.append((rank, place, f"{file if given is None else origins[given]}: {text}"))
-    first = min(told)[2]
-    others = len(told) - 1
+        lines.append((rank, place, f"{file if given is None else origins[given]}: {text}"))
+    first = min(lines)[2]
+    others = len(lines) - 1
     return f"{first} (and {others} more {'error' if others == 1 else 'errors'})" if others else first
 
 
-def _explain_one(schema: type[BaseModel], problem: ErrorDetails, path: Keys) -> tuple[int, str]:
+def _explain_one(schema: type[BaseModel], problem: Mapping[str, Any], path: Keys) -> tuple[int, str]:
     """Rank and text of one problem; lower ranks are told first."""
     nested, fields = dict(sections(schema)), options(schema)
     names = [".".join(p) for p in nested] + list(fields)
@@ -160,20 +143,16 @@ def _explain_one(schema: type[BaseModel], problem: ErrorDetails, path: Keys) -> 
         example = next(name for name in fields if name.startswith(f"{key}."))
         if problem["type"] == "missing":
             return 2, f"the section {key} is missing; expected keys such as {example}"
-        found = describe(problem["input"])
-        return 1, f"{key} is {found}; expected keys below it, such as {example}"
+        return 1, f"{key} is {describe(problem['input'])}; expected keys below it, such as {example}"
     option = next(".".join(path[:n]) for n in range(len(path), 0, -1) if ".".join(path[:n]) in fields)
-    wanted = expected(fields[option])
+    accepted = expected(fields[option])
     if problem["type"] == "missing":
-        return 2, f"{key} is missing; expected {wanted}"
-    found = describe(problem["input"])
-    if problem["type"] == "not_built":
-        found = f"{problem['input']}, which this version does not have"
+        return 2, f"{key} is missing; expected {accepted}"
     if problem["type"] == "finite_number":
-        wanted = wanted.replace("a number", "a finite number", 1)
-    if wanted.removeprefix("non-empty ").startswith("text") and not isinstance(
+        accepted = accepted.replace("a number", "a finite number", 1)
+    if accepted.removeprefix("non-empty ").startswith("text") and not isinstance(
         problem["input"], str | types.NoneType
     ):
-        wanted += " (put it in quotes)"
-    item = f", item {int(path[len(path) - 1]) + 1}," if option != key else ""
-    return 1, f"{option}{item} is {found}; expected {wanted}"
+        accepted += " (put it in quotes)"
+    item = f", item {int(path[-1]) + 1}," if option != key else ""
+    return 1, f"{option}{item} is {describe(problem['input'])}; expected {accepted}"

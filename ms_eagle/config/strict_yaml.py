@@ -76,8 +76,8 @@ def parse(text: str, origin: str) -> Document:
         return Document(None if node is None else _build(loader, node, (), lines, origin), lines)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        found = error.character if isinstance(error.character, int) else ord(error.character)
-        raise UserError(f"{origin}:{line}: the character U+{found:04X} is not allowed") from error
+        code = error.character if isinstance(error.character, int) else ord(error.character)
+        raise UserError(f"{origin}:{line}: the character U+{code:04X} is not allowed") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{origin}:{mark.line + 1}" if mark else origin

@@ -9,10 +9,10 @@ from mindspore import Parameter, nn
 from ms_eagle import loading
 from ms_eagle.backends import choosing as device
 from ms_eagle.backends.stock import StockBackend as Backend
-from ms_eagle.checkpoints.random_weights import random_model
 from ms_eagle.config.sections import Config
 from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.deployment.graphs import SEEN
+from ms_eagle.deployment.random_model import random_model
 from ms_eagle.drafters.registry import kind_of
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model

@@ -14,7 +14,6 @@ from mindspore.train.mind_ir_pb2 import ModelProto
 
 from ms_eagle import __version__
 from ms_eagle.checkpoints import safetensors_file
-from ms_eagle.checkpoints.random_weights import described
 from ms_eagle.config.sections import Config
 from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.deployment.assembly import (
@@ -39,6 +38,7 @@ from ms_eagle.deployment.manifest import (
     write_manifest,
 )
 from ms_eagle.deployment.mindir import MindIR, strip
+from ms_eagle.deployment.random_model import described
 from ms_eagle.kernels.build import source_files
 from ms_eagle.sampling.options import PARAMS
 from ms_eagle.system import files

@@ -15,8 +15,9 @@ from ms_eagle.errors import UserError
 from ms_eagle.kernels.build import NativeUnavailable
 from ms_eagle.kernels.library import Library, load
 from ms_eagle.system.progress import Progress
-from ms_eagle.system.settings import Settings, start
-from ms_eagle.text.tokenizer import Tokenizer, load_tokenizer
+from ms_eagle.system.settings import start
+from ms_eagle.text.loading import load_tokenizer
+from ms_eagle.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,7 @@ def _start(bundle: Bundle, config: Config) -> Library | None:
             f"{bundle.directory} is for Ascend, and MindSpore finds no Ascend NPU here: run it on one, look "
             "at it with tools/inspect_bundle.py, or export with --target cpu"
         )
-    settings = Settings.of(config.execution)
-    start("Ascend" if ascend else "CPU", config.execution.threads, settings)
+    start("Ascend" if ascend else "CPU", config.execution.threads, config.execution)
     if bundle.manifest.kernels != "native":
         return None
     try:

@@ -40,8 +40,7 @@ class Reading:
 
 def as_it_is(head: Head) -> Reading:
     """The head as it was loaded."""
-    ids = np.arange(head.config.draft_vocab_size, dtype=np.int32) if head.d2t is None else head.d2t
-    return Reading("", "", head.config, head.config.taps, ids)
+    return Reading("", "", head.config, head.config.taps, head.target_ids)
 
 
 def suspects(head: Head, teacher: DecoderConfig) -> list[Reading]:

@@ -81,8 +81,8 @@ KINDS: dict[str, Kind] = {
             "synthetic",
             "Synthetic drafter",
             open=_open_scripted,
-            notice="Synthetic drafter: it proposes the teacher's own continuation with a set probability. These "
-            "are figures of the machinery; acceptance and speed-up say nothing about any head.",
+            notice="Synthetic drafter: it proposes the teacher's own continuation with a set probability. "
+            "These are figures of the machinery; acceptance and speed-up say nothing about any head.",
             undeployable="a measurement that needs the model code",
         ),
     )

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.build import SOURCES
 from ms_eagle.paths import PACKAGE
-from ms_eagle.system import files, json_file
+from ms_eagle.system import directories, files, json_file
 from ms_eagle.system.provenance import versions
 
 _SEAL = "sealed.json"
@@ -102,46 +101,37 @@ class CompileCache:
         """
         self.found = False
         place = self._root / f"{self._key[:32]}-{kind}"
-        try:
-            used = self._prepare(place) if usable() else None
-        except OSError:
-            used = None
-        if used is None:
-            yield
-            return
-        ms.set_context(enable_compile_cache=True, compile_cache_path=str(used))
-        done = False
-        try:
-            with unchanged_sys():
+        with contextlib.ExitStack() as making:
+            try:
+                used = self._prepare(place, making) if usable() else None
+            except OSError:
+                used = None
+            if used is None:
                 yield
-            done = True
-        finally:
-            ms.set_context(enable_compile_cache=False)
-            if used != place and not done:
-                shutil.rmtree(used, ignore_errors=True)
-        if used != place:
-            with contextlib.suppress(OSError):
-                self._seal(used, place)
-        else:
-            self.found = is_whole(place)
+                return
+            ms.set_context(enable_compile_cache=True, compile_cache_path=str(used))
+            try:
+                with unchanged_sys():
+                    yield
+            finally:
+                ms.set_context(enable_compile_cache=False)
+            if used == place:
+                self.found = is_whole(place)
+                return
+            with contextlib.suppress(OSError):  # what is not sealed counts for nothing
+                seal(used)
+            with contextlib.suppress(OSError):  # another process was first
+                making.close()
+            prune(self._root)
 
-    def _prepare(self, place: Path) -> Path:
-        """The directory to compile with: ``place`` if it is whole, else a new one."""
+    def _prepare(self, place: Path, making: contextlib.ExitStack) -> Path:
+        """The directory to compile with: ``place`` if it is whole, else a new one that is to become it."""
         if is_whole(place):
             os.utime(place)
             return place
         shutil.rmtree(place, ignore_errors=True)
         self._root.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=".new-", dir=self._root))
-
-    def _seal(self, made: Path, place: Path) -> None:
-        """Put a finished directory in its place, unless another process was first."""
-        json_file.write_object(made / _SEAL, _hashes(made))
-        try:
-            made.rename(place)
-        except OSError:
-            shutil.rmtree(made, ignore_errors=True)
-        prune(self._root)
+        return making.enter_context(directories.appearing(place))
 
 
 def usable() -> bool:
@@ -168,6 +158,11 @@ def unchanged_sys() -> Iterator[None]:
         for name, value in before.items():
             if getattr(sys, name, None) is not value:
                 setattr(sys, name, value)
+
+
+def seal(place: Path) -> None:
+    """Write down what a directory holds, for ``is_whole``."""
+    json_file.write_object(place / _SEAL, _hashes(place))
 
 
 def is_whole(place: Path) -> bool:

@@ -106,8 +106,7 @@ class EagleConfig(PretrainedConfig):
         try:
             return Config.model_validate({"model": model, **sections})
         except ValidationError as error:
-            problems = error.errors(include_url=False)
-            message = schema.explain(Config, problems, {}, "model_config.eagle")
+            message = schema.explain(Config, error, {}, "model_config.eagle")
             for theirs, own in _NAMES.items():
                 message = message.replace(f"model_config.eagle: model.{theirs} ", f"model_config.{own} ")
             raise UserError(message) from error

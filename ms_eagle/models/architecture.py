@@ -95,15 +95,6 @@ class DecoderConfig:
             tied=bool(config.get("tie_word_embeddings", False)),
         )
 
-    @property
-    def default_taps(self) -> tuple[int, ...] | None:
-        """Blocks whose inputs feed an EAGLE-3 head by default: ``2, L//2, L-3``.
-
-        None below seven layers, where they would repeat.
-        """
-        taps = (2, self.num_layers // 2, self.num_layers - 3)
-        return taps if self.num_layers >= 7 else None
-
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor of the checkpoint, in Hugging Face's names."""
         hidden, inner, d = self.hidden_size, self.intermediate_size, self.head_dim

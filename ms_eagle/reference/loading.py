@@ -77,7 +77,9 @@ class ReferenceMode:
 
     def _begin(self, facts: Mapping[str, Any]) -> None:
         self._described = True
-        self._trace.write("manifest", {"schema": SCHEMA, **manifest(self._config, facts)})
+        self._trace.write(
+            "manifest", {"schema": SCHEMA, **manifest(self._config.model_dump(mode="json"), facts)}
+        )
 
     def fail(self, error: Exception) -> None:
         """End the trace, if there is one, of a run that could not be loaded."""

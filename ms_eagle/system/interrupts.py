@@ -33,9 +33,9 @@ def deferred() -> Iterator[Stop]:
     def note(number: int, frame: object) -> None:
         stop.signal = signal.SIGTERM if number == signal.SIGTERM else signal.SIGINT
 
-    wanted = (signal.SIGINT, signal.SIGTERM, _FORWARDED)
-    heard = [each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN]  # as under nohup
-    before = {each: signal.signal(each, note) for each in heard}
+    signals = (signal.SIGINT, signal.SIGTERM, _FORWARDED)
+    handled = [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]  # as under nohup
+    before = {each: signal.signal(each, note) for each in handled}
     try:
         yield stop
     finally:

@@ -1,4 +1,4 @@
-"""A lock that several processes share through a file."""
+"""Locks that several processes share through a file; the system frees those of a process that ends."""
 
 import contextlib
 import fcntl
@@ -11,6 +11,26 @@ from pathlib import Path
 from ms_eagle.errors import UserError
 
 _POLL_SECONDS = 0.2
+
+
+def try_lock(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool:
+    """Lock an open file or directory until it is closed.
+
+    Args:
+        descriptor: of the file.
+        shared: let others share the lock who ask for it so.
+        wait: until it can be had.
+
+    Returns: whether it could be had.
+
+    Raises:
+        OSError: its file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
 
 class FileLock:
@@ -49,13 +69,9 @@ class FileLock:
         self._handle = handle
 
     def _wait(self, handle: int, patience: float, waiting: Callable[[str], None]) -> None:
-        begin, told = time.time(), False
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                owner = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
+        begin, reported = time.time(), False
+        while not try_lock(handle):
+            owner = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
             # An owner that is about to beat for the first time may have found an old file: count from now.
             silence = time.time() - max(begin, os.fstat(handle).st_mtime)
             if silence >= patience:
@@ -63,9 +79,9 @@ class FileLock:
                 raise UserError(
                     f"{self.path} is held by {owner}{seconds}: wait for it to end, or end it, and run again."
                 )
-            if not told:
+            if not reported:
                 waiting(f"waiting for {owner}, which holds {self.path}")
-                told = True
+                reported = True
             time.sleep(_POLL_SECONDS)
 
     def beat(self) -> None:

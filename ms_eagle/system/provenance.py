@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ms_eagle import __version__
-from ms_eagle.config.sections import Config
 from ms_eagle.paths import PACKAGE
 from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
@@ -20,16 +19,16 @@ _PACKAGES = ("mindspore", "mindformers", "numpy", "tokenizers", "sentencepiece")
 _WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
 
-def manifest(config: Config, facts: Mapping[str, Any]) -> dict[str, Any]:
+def manifest(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a run, as JSON values.
 
     Args:
-        config: the whole configuration, defaults included.
+        config: the whole configuration as JSON values, defaults included.
         facts: what only the loaded run knows, added as it is: device, kernels, weights and the like.
     """
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "config": config.model_dump(mode="json"),
+        "config": dict(config),
         "versions": versions(),
         "platform": platform.platform(),
         "git": revision(PACKAGE),
@@ -39,13 +38,13 @@ def manifest(config: Config, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of ourselves, Python, and the packages that computation depends on; those installed."""
-    found = {"ms_eagle": __version__, "python": platform.python_version()}
+    installed = {"ms_eagle": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def revision(directory: Path) -> dict[str, Any] | None:
@@ -69,10 +68,10 @@ def revision(directory: Path) -> dict[str, Any] | None:
 def weight_hashes(directory: Path, progress: Progress | None = None) -> list[dict[str, Any]]:
     """Name, size in bytes and SHA-256 of the weights and the configuration in a model directory."""
     progress = progress or Progress(quiet=True)
-    found = sorted({path for pattern in _WEIGHTS for path in directory.glob(pattern)})
-    with progress.bytes("hashing weights", sum(path.stat().st_size for path in found)) as step:
+    paths = sorted({path for pattern in _WEIGHTS for path in directory.glob(pattern)})
+    with progress.bytes("hashing weights", sum(path.stat().st_size for path in paths)) as step:
         described = []
-        for path in found:
+        for path in paths:
             size = path.stat().st_size
             described.append({"file": path.name, "bytes": size, "sha256": files.sha256(path)})
             step.advance(size)

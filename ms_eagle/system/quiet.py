@@ -56,11 +56,11 @@ def start(verbose: bool) -> None:
 
 def writable_cache() -> Path:
     """The per-user cache directory of this package, or a temporary one where that cannot be written."""
-    wanted = user_cache_path("ms_eagle")
+    place = user_cache_path("ms_eagle")
     try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        if os.access(wanted, os.W_OK | os.X_OK):
-            return wanted
+        place.mkdir(parents=True, exist_ok=True)
+        if os.access(place, os.W_OK | os.X_OK):
+            return place
     except OSError:  # a home that does not exist, or is mounted read-only
         pass
     return Path(tempfile.gettempdir()) / f"ms_eagle-{os.getuid()}"
@@ -94,8 +94,9 @@ class HiddenOutput:
     def report(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """An exception hook: the traceback, then what the libraries had to say before it."""
         traceback.print_exception(kind, error, trace, file=sys.stderr)
-        said = self.tail()
-        if said:
+        lines = self.tail()
+        if lines:
             print(
-                f"\nWritten by the libraries underneath (--verbose shows all of it):\n{said}", file=sys.stderr
+                f"\nWritten by the libraries underneath (--verbose shows all of it):\n{lines}",
+                file=sys.stderr,
             )

@@ -2,27 +2,27 @@
 
 import contextlib
 import os
-from dataclasses import dataclass
+from typing import Protocol
 
 import mindspore as ms
 
-from ms_eagle.config.sections import ExecutionSection
 from ms_eagle.errors import UserError
 
 
-@dataclass(frozen=True)
-class Settings:
-    """MindSpore's own settings, as in the section ``execution`` of a configuration; None is its default."""
+class Settings(Protocol):
+    """MindSpore's own settings, as a configuration's section ``execution`` has them; None is its default."""
 
-    device_id: int | None = None
-    jit_level: str | None = None
-    memory_limit: float | None = None
-    deterministic: bool = False
+    @property
+    def device_id(self) -> int | None: ...  # noqa: D102
 
-    @classmethod
-    def of(cls, execution: ExecutionSection) -> "Settings":
-        """Those of a configuration."""
-        return cls(execution.device_id, execution.jit_level, execution.memory_limit, execution.deterministic)
+    @property
+    def jit_level(self) -> str | None: ...  # noqa: D102
+
+    @property
+    def memory_limit(self) -> float | None: ...  # noqa: D102
+
+    @property
+    def deterministic(self) -> bool: ...  # noqa: D102
 
 
 def start(device: str, threads: int | None, settings: Settings | None = None) -> str:
@@ -37,16 +37,16 @@ def start(device: str, threads: int | None, settings: Settings | None = None) ->
         UserError: an Ascend device is asked for and there is none, or the process computes on another device.
     """
     if device != "CPU":
-        found = ms.hal.is_available("Ascend")
-        if device == "Ascend" and not found:
+        has_npu = ms.hal.is_available("Ascend")
+        if device == "Ascend" and not has_npu:
             raise UserError(
                 "execution.device is Ascend, but MindSpore finds no Ascend NPU here: set "
                 "execution.device=CPU with model.dtype=float32, or check the driver and CANN (npu-smi info)."
             )
-        device = "Ascend" if found else "CPU"
+        device = "Ascend" if has_npu else "CPU"
     before = ms.get_context("device_target")
     try:
-        _set_device(device, settings or Settings())
+        _set_device(device, settings)
     except RuntimeError as error:  # too late to choose, as where MindFormers has set a device of several
         if before != device:
             raise UserError(
@@ -63,11 +63,13 @@ def start(device: str, threads: int | None, settings: Settings | None = None) ->
     return device
 
 
-def _set_device(device: str, settings: Settings) -> None:
-    if settings.device_id is None:
+def _set_device(device: str, settings: Settings | None) -> None:
+    if settings is None or settings.device_id is None:
         ms.set_device(device)
     else:
         ms.set_device(device, settings.device_id)
+    if settings is None:
+        return
     if settings.memory_limit is not None:
         ms.runtime.set_memory(max_size=f"{settings.memory_limit:g}GB")
     if settings.deterministic:

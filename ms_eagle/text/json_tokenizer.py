@@ -102,10 +102,10 @@ class JsonTokenizer(Tokenizer):
             if tokenizer.token_to_id(token.content) is None:
                 flags = {"lstrip": token.lstrip, "rstrip": token.rstrip, "normalized": False}
                 tokenizer.add_tokens([tokenizers.AddedToken(token.content, special=token.special, **flags)])
-            found = tokenizer.token_to_id(token.content)
-            if found != token_id:
+            own_id = tokenizer.token_to_id(token.content)
+            if own_id != token_id:
                 raise UserError(
-                    f"{self._path}: token {token.content!r} has id {found} here and {token_id} in "
+                    f"{self._path}: token {token.content!r} has id {own_id} here and {token_id} in "
                     "tokenizer_config.json; the two files belong to different models"
                 )
 
@@ -114,11 +114,11 @@ class JsonTokenizer(Tokenizer):
         if settings.add_bos_token is None and settings.add_eos_token is None:
             return None
         edges = []
-        for wanted, role in ((settings.add_bos_token, "bos_token"), (settings.add_eos_token, "eos_token")):
+        for added, role in ((settings.add_bos_token, "bos_token"), (settings.add_eos_token, "eos_token")):
             token_id = self._find(settings.roles.get(role))
-            if wanted and token_id is None:
+            if added and token_id is None:
                 raise UserError(f"{self._path}: add_{role} is set, but there is no {role} in the vocabulary")
-            edges.append([token_id] if wanted and token_id is not None else [])
+            edges.append([token_id] if added and token_id is not None else [])
         return edges[0], edges[1]
 
 

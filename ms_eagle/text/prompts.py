@@ -92,12 +92,12 @@ def _prompt(line: bytes, where: str, number: int) -> Prompt:
 def _turns(record: dict[str, Any], where: str) -> tuple[str, ...]:
     if "turns" not in record:
         stray = ", ".join(json.dumps(key, ensure_ascii=True) for key in record if key not in _KEYS)
-        found = f" (found {stray[:200]})" if stray else ""
-        raise UserError(f'{where}: "turns" is missing{found}; expected a list with at least one message')
+        others = f" (found {stray[:200]})" if stray else ""
+        raise UserError(f'{where}: "turns" is missing{others}; expected a list with at least one message')
     turns = record["turns"]
     if not isinstance(turns, list) or not turns:
-        found = "an empty list" if turns == [] else _kind(turns)
-        raise UserError(f'{where}: "turns" is {found}; expected a list with at least one message')
+        kind = "an empty list" if turns == [] else _kind(turns)
+        raise UserError(f'{where}: "turns" is {kind}; expected a list with at least one message')
     for index, turn in enumerate(turns, 1):
         if not isinstance(turn, str):
             raise UserError(f"{where}: turn {index} is {_kind(turn)}; expected text")

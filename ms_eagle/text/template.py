@@ -187,9 +187,9 @@ def _own_templates(directory: Path) -> dict[str, str]:
     """The directory's templates by name; the unnamed one is "default"."""
     path = directory / "tokenizer_config.json"
     value = optional_object(path).get("chat_template")
-    found: dict[str, str] = {}
+    templates: dict[str, str] = {}
     if isinstance(value, str):
-        found["default"] = value
+        templates["default"] = value
     elif isinstance(value, list):
         for entry in value:
             pair = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
@@ -197,14 +197,14 @@ def _own_templates(directory: Path) -> dict[str, str]:
                 raise UserError(
                     f"{path}: chat_template must be text or a list of objects with name and template"
                 )
-            found[pair[0]] = pair[1]
+            templates[pair[0]] = pair[1]
     elif value is not None:
         raise UserError(f"{path}: chat_template has type {type(value).__name__}; expected text or a list")
     for file in sorted((directory / "additional_chat_templates").glob("*.jinja")):
-        found[file.stem] = _read_text(file)
+        templates[file.stem] = _read_text(file)
     if (file := directory / "chat_template.jinja").is_file():
-        found["default"] = _read_text(file)
-    return found
+        templates["default"] = _read_text(file)
+    return templates
 
 
 def _read_text(path: Path) -> str:

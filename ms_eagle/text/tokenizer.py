@@ -8,14 +8,13 @@ makes streaming exact by construction: :class:`IncrementalDecoder` serves both :
 import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from ms_eagle.errors import UserError
-from ms_eagle.text.settings import AddedToken, TokenizerSettings, read_settings
+from ms_eagle.text.settings import AddedToken, TokenizerSettings
 
 
 class Tokenizer(ABC):
-    """What the rest of the package asks of a tokenizer; see :func:`load_tokenizer`.
+    """What the rest of the package asks of a tokenizer; see ``ms_eagle.text.loading``.
 
     Attributes:
         vocab_size: one more than the largest token id. The model's own vocabulary may be padded beyond it.
@@ -116,24 +115,3 @@ class IncrementalDecoder:
     def finish(self) -> str:
         """U+FFFD for a character left unfinished at the end of the text, else nothing."""
         return self._utf8.decode(b"", final=True)
-
-
-def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a Hugging Face style directory: tokenizer.json if it is there, else tokenizer.model.
-
-    Raises UserError when there is neither, or when a file is damaged or of a kind not supported.
-    """
-    directory = Path(directory)
-    settings = read_settings(directory)
-    if (path := directory / "tokenizer.json").is_file():
-        from ms_eagle.text.json_tokenizer import JsonTokenizer
-
-        return JsonTokenizer(path, settings)
-    if (path := directory / "tokenizer.model").is_file():
-        from ms_eagle.text.sentencepiece_tokenizer import SentencePieceTokenizer
-
-        return SentencePieceTokenizer(path, settings)
-    raise UserError(
-        f"{directory}: no tokenizer found; expected tokenizer.json (Hugging Face) or tokenizer.model "
-        "(SentencePiece) beside the weights; copy it there from the model's repository"
-    )

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from ms_eagle.errors import UserError
-from ms_eagle.training.features.features import Conversations, FeatureSource, tokens
+from ms_eagle.training.features.source import Conversations, FeatureSource, tokens
 from ms_eagle.training.features.teacher import Features
 from ms_eagle.training.packing import pack
 
@@ -114,8 +114,8 @@ class Batches:
     def _batch(self, rows: Sequence[Sequence[int]]) -> Batch:
         numbers = tuple(tuple(int(self._conversations[i]) for i in row) for row in rows)
         asked = [number for row in numbers for number in row]
-        found = dict(zip(asked, self._features.read(asked), strict=True))
-        shape, widths = (self._rows, self._length), found[asked[0]]
+        features = dict(zip(asked, self._features.read(asked), strict=True))
+        shape, widths = (self._rows, self._length), features[asked[0]]
         batch = Batch(
             tokens=np.zeros(shape, np.int32),
             segments=np.zeros(shape, np.int32),
@@ -128,7 +128,7 @@ class Batches:
         for row, members in enumerate(numbers):
             at = 0
             for segment, number in enumerate(members, 1):
-                at = self._place(batch, (row, at, segment), number, found[number])
+                at = self._place(batch, (row, at, segment), number, features[number])
         return batch
 
     def _place(self, batch: Batch, place: tuple[int, int, int], number: int, features: Features) -> int:

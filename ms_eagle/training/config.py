@@ -182,11 +182,11 @@ def load_training_config(path: Path, overrides: list[str] | None = None) -> Trai
     Raises:
         UserError: as ``config.read``; neither or both of epochs and steps are given.
     """
-    found = config.read(TrainingConfig, path, overrides or [], "optimization.learning_rate=4e-4")
-    if (found.optimization.epochs is None) == (found.optimization.steps is None):
-        both = "both are" if found.optimization.epochs is not None else "neither is"
+    configuration = config.read(TrainingConfig, path, overrides or [], "optimization.learning_rate=4e-4")
+    if (configuration.optimization.epochs is None) == (configuration.optimization.steps is None):
+        both = "both are" if configuration.optimization.epochs is not None else "neither is"
         raise UserError(
             f"{path}: {both} set of optimization.epochs and optimization.steps; expected one of them, the "
             "other null."
         )
-    return found
+    return configuration

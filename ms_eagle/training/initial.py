@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ms_eagle.checkpoints.random_weights import random_tensor
 from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.models.attention import Read
 
@@ -13,9 +14,7 @@ def random_start(config: HeadConfig, seed: int) -> dict[str, np.ndarray]:
     """Normal matrices of standard deviation 0.02 and norms of 1, float32, for every tensor of the head."""
     rng = np.random.default_rng(seed)
     return {
-        name: np.ones(shape, np.float32)
-        if len(shape) == 1
-        else (rng.standard_normal(shape) * _SCALE).astype(np.float32)
+        name: random_tensor(name, shape, rng, scale=_SCALE, draws=np.float64)
         for name, shape in config.tensor_shapes().items()
     }
 

@@ -19,8 +19,8 @@ from ms_eagle.training.corpus.split import Split, split
 from ms_eagle.training.corpus.storage import Corpus, read_corpus
 from ms_eagle.training.draft_vocabulary import DraftVocabulary, answer_counts, choose
 from ms_eagle.training.features import cache as feature_cache
-from ms_eagle.training.features.features import FeatureSource, LiveFeatures
 from ms_eagle.training.features.layout import Kind
+from ms_eagle.training.features.source import FeatureSource, LiveFeatures
 from ms_eagle.training.features.teacher import TeacherFeatures, load_features
 from ms_eagle.training.initial import random_start, teacher_start
 from ms_eagle.training.run.model_card import CardData
@@ -141,8 +141,7 @@ def open_start(config: TrainingConfig, sources: Sources, features: FeatureSource
                 f"head.start is {config.head.start}; expected teacher, random or the directory of a head."
             )
         given = load_head(directory, teacher=decoder, taps=sources.taps)
-        ids = np.arange(decoder.vocab_size, dtype=np.int32) if given.d2t is None else given.d2t
-        vocabulary = DraftVocabulary(ids, decoder.vocab_size)
+        vocabulary = DraftVocabulary(given.target_ids, decoder.vocab_size)
     shape = new_head(
         decoder,
         draft_vocab_size=config.data.draft_vocab_size,
@@ -172,8 +171,8 @@ def last_tap_rms(sources: Sources, features: FeatureSource) -> float:
     corpus, width = sources.corpus, sources.model.decoder.hidden_size
     levels = []
     numbers = sources.split.train[:_SAMPLE].tolist()
-    for number, found in zip(numbers, features.read(numbers), strict=True):
-        last = found.taps[:, (len(sources.taps) - 1) * width :].astype(np.float32)
+    for number, states in zip(numbers, features.read(numbers), strict=True):
+        last = states.taps[:, (len(sources.taps) - 1) * width :].astype(np.float32)
         begin, end = corpus.offsets[number : number + 2]
         levels.append(np.sqrt((last * last).mean(1))[corpus.role[begin:end] == 1])
     return float(np.median(np.concatenate(levels)))
@@ -198,12 +197,12 @@ def _counts(sources: Sources, conversations: Sequence[int], vocab_size: int) -> 
     return answer_counts(corpus.ids, corpus.role, corpus.offsets, conversations, vocab_size)
 
 
-def _check_same(directory: Path, found: HeadConfig, wanted: HeadConfig) -> None:
+def _check_same(directory: Path, given: HeadConfig, described: HeadConfig) -> None:
     """Refuse a head to start from that differs from what the configuration describes."""
-    alike = replace(found, format=wanted.format, notes=wanted.notes)
-    for name in vars(wanted):
-        if getattr(alike, name) != getattr(wanted, name):
+    alike = replace(given, format=described.format, notes=described.notes)
+    for name in vars(described):
+        if getattr(alike, name) != getattr(described, name):
             raise UserError(
-                f"head.start: the head in {directory} has {name} {getattr(found, name)}, the configuration "
-                f"asks for {getattr(wanted, name)}: let head and data.draft_vocab_size say the same."
+                f"head.start: the head in {directory} has {name} {getattr(given, name)}, the configuration "
+                f"asks for {getattr(described, name)}: let head and data.draft_vocab_size say the same."
             )

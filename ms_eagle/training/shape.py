@@ -1,6 +1,7 @@
 """The shape of a new head: a block of the teacher, wider where it reads embedding and feature together."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ms_eagle.drafters.eagle3 import taps as head_taps
 from ms_eagle.drafters.eagle3.config import HeadConfig
@@ -27,23 +28,10 @@ def new_head(
         taps: blocks whose inputs feed the head, see ``chosen_taps``.
         fc_norm, norm_output: see ``HeadConfig``.
     """
-    return HeadConfig(
-        format=SAFEAILAB.name,
-        hidden_size=decoder.hidden_size,
-        target_hidden_size=decoder.hidden_size,
-        intermediate_size=decoder.intermediate_size,
-        num_heads=decoder.num_heads,
-        num_kv_heads=decoder.num_kv_heads,
-        head_dim=decoder.head_dim,
-        num_layers=layers,
-        vocab_size=decoder.vocab_size,
-        draft_vocab_size=draft_vocab_size,
-        rms_norm_eps=decoder.rms_norm_eps,
-        rope=decoder.rope,
-        taps=tuple(taps),
-        fc_norm=fc_norm,
-        norm_output=norm_output,
+    plain = HeadConfig.like(
+        decoder, SAFEAILAB.name, draft_vocab_size=draft_vocab_size, taps=tuple(taps), num_layers=layers
     )
+    return replace(plain, fc_norm=fc_norm, norm_output=norm_output)
 
 
 def chosen_taps(asked: Sequence[int] | None, num_layers: int) -> tuple[int, ...]:

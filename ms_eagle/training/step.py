@@ -103,14 +103,14 @@ class HeadTrainer:
 
     def train(self, batch: Batch, rate: float) -> StepReport:
         """Take one step of size ``rate``; weights are spoilt where the reported loss is not finite."""
-        made = arrange(batch, self.options.ttt_steps, self.options.queries, self._draft_ids)
-        objective = (Tensor(made.final), Tensor(made.labels), Tensor(made.weights))
-        loss, norm, accuracy = self._train(*_forward(made), *objective, Tensor(rate, ms.float32))
+        arranged = arrange(batch, self.options.ttt_steps, self.options.queries, self._draft_ids)
+        objective = (Tensor(arranged.final), Tensor(arranged.labels), Tensor(arranged.weights))
+        loss, norm, accuracy = self._train(*_forward(arranged), *objective, Tensor(rate, ms.float32))
         return StepReport(
             float(loss.asnumpy()),
             float(norm.asnumpy()),
             tuple(accuracy.asnumpy().tolist()),
-            int(made.weights[0].sum()),
+            int(arranged.weights[0].sum()),
         )
 
     def evaluate(self, batch: Batch) -> np.ndarray:
@@ -120,9 +120,9 @@ class HeadTrainer:
             int64 ``[depth + 1]``: rows judged, then those whose first ``d`` drafts are all the teacher's
             choices. Simulated accept length is the sum of the others over the first.
         """
-        made = arrange(batch, self.options.depth, self.options.queries, self._draft_ids)
-        judged = Tensor(made.weights[self.options.depth - 1])
-        counts = self._chain(*_forward(made), Tensor(made.labels), judged)
+        arranged = arrange(batch, self.options.depth, self.options.queries, self._draft_ids)
+        judged = Tensor(arranged.weights[self.options.depth - 1])
+        counts = self._chain(*_forward(arranged), Tensor(arranged.labels), judged)
         return np.rint(counts.asnumpy()).astype(np.int64)
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -141,11 +141,13 @@ class HeadTrainer:
         """
         parameters = self._everything()
         shapes = {name: tuple(each.shape) for name, each in parameters.items()}
-        found = {name: tuple(array.shape) for name, array in state.items()}
-        if found != shapes:
-            odd = sorted(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
+        stored = {name: tuple(array.shape) for name, array in state.items()}
+        if stored != shapes:
+            odd = sorted(
+                name for name in shapes.keys() | stored.keys() if shapes.get(name) != stored.get(name)
+            )
             raise UserError(
-                f"the training state holds {odd[0]} as {found.get(odd[0])}; expected {shapes.get(odd[0])}: "
+                f"the training state holds {odd[0]} as {stored.get(odd[0])}; expected {shapes.get(odd[0])}: "
                 "it belongs to another configuration."
             )
         for name, parameter_ in parameters.items():
@@ -230,9 +232,9 @@ def arrange(batch: Batch, steps: int, queries: float, ids: np.ndarray) -> Arrang
     )
 
 
-def _forward(made: Arranged) -> tuple[Tensor, ...]:
+def _forward(arranged: Arranged) -> tuple[Tensor, ...]:
     names = ("taps", "tokens", "segments", "positions", "rows", "step_tokens")
-    return tuple(Tensor(np.ascontiguousarray(getattr(made, name))) for name in names)
+    return tuple(Tensor(np.ascontiguousarray(getattr(arranged, name))) for name in names)
 
 
 class _Train(nn.Cell):

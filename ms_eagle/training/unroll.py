@@ -289,11 +289,11 @@ def check_trainable(config: HeadConfig) -> None:
         UserError: names them.
     """
     left_out = ("norm_before_fc", "fc_bias", "qkv_bias", "o_bias", "mlp_bias", "qk_norm")
-    found = [name for name in (*left_out, "own_embedding", "shares_lm_head") if getattr(config, name)]
+    extras = [name for name in (*left_out, "own_embedding", "shares_lm_head") if getattr(config, name)]
     if config.hidden_size != config.target_hidden_size:
-        found.append(f"hidden size {config.hidden_size} beside the teacher's {config.target_hidden_size}")
-    if found:
+        extras.append(f"hidden size {config.hidden_size} beside the teacher's {config.target_hidden_size}")
+    if extras:
         raise UserError(
-            f"the head has {', '.join(found)}, which training does not support; expected a head as "
+            f"the head has {', '.join(extras)}, which training does not support; expected a head as "
             "tools/train_draft.py makes it."
         )

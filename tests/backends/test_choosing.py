@@ -100,11 +100,11 @@ def test_settings_of_a_configuration_reach_mindspore(monkeypatch):
     monkeypatch.setattr(context.ms, "set_deterministic", lambda on: told.append(("deterministic", on)))
     monkeypatch.setattr(context.ms.runtime, "set_memory", lambda max_size: told.append(max_size))
     execution = ExecutionSection(device_id=3, jit_level="O1", memory_limit=56.5, deterministic=True)
-    context.start("CPU", 2, context.Settings.of(execution))
+    context.start("CPU", 2, execution)
     assert ("device", "CPU", 3) in told
     assert {"jit_config": {"jit_level": "O1"}} in told
     assert "56.5GB" in told
     assert ("deterministic", True) in told
     told.clear()
-    context.start("CPU", 2, context.Settings.of(ExecutionSection()))
+    context.start("CPU", 2, ExecutionSection())
     assert told == [("device", "CPU"), {"mode": context.ms.GRAPH_MODE}]

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from ms_eagle.benchmark import turn_log
-from ms_eagle.benchmark.launcher import Worker, is_scheduler, worker
 from ms_eagle.benchmark.plan import BUNDLED, bundled, first_turns, names, plan, shard
 from ms_eagle.benchmark.turn_log import TurnLog
 from ms_eagle.errors import UserError
@@ -75,17 +74,6 @@ def test_the_bundled_prompts_are_a_short_plan_that_no_head_was_trained_on():
     asked = {turn for question in questions for turn in question.turns}
     for path in BUNDLED.parent.glob("*.jsonl"):
         assert not asked & {turn for prompt in read_prompts(path) for turn in prompt.turns}, path
-
-
-def test_what_msrun_says():
-    assert worker({}) == Worker(0, 1)
-    told = {"MS_ROLE": "MS_WORKER", "RANK_ID": "1", "MS_WORKER_NUM": "2"}
-    assert worker(told) == Worker(1, 2)
-    assert (worker(told).leads, worker({**told, "RANK_ID": "0"}).leads) == (False, True)
-    assert (is_scheduler(told), is_scheduler({"MS_ROLE": "MS_SCHED"})) == (False, True)
-    for wrong in ({"MS_ROLE": "MS_WORKER"}, {**told, "RANK_ID": "2"}, {**told, "RANK_ID": "-1"}):
-        with pytest.raises(UserError, match="msrun"):
-            worker(wrong)
 
 
 def turn(name, **more):

@@ -11,12 +11,12 @@ from support.turn_files import timeless
 
 from ms_eagle.benchmark import turn_log
 from ms_eagle.benchmark.engines import Pair
-from ms_eagle.benchmark.launcher import Worker
 from ms_eagle.benchmark.pair import Answer
 from ms_eagle.benchmark.run import Job, run
 from ms_eagle.benchmark.sweep import Point, Sweep, run_sweep
 from ms_eagle.benchmark.sweep_page import write
 from ms_eagle.errors import UserError
+from ms_eagle.system.distributed import Worker
 from ms_eagle.system.progress import Progress
 
 QUIET = Progress(quiet=True)
@@ -202,8 +202,8 @@ def test_a_planted_difference_makes_tokens_match_fall(job, model, whole, tmp_pat
 
 def reference_margin(model, answer):
     """The gap of the two best logits by transformers, after the prompt of ``talk:3/1`` and ``answer``."""
+    from ms_eagle.text.loading import load_tokenizer
     from ms_eagle.text.template import load_template
-    from ms_eagle.text.tokenizer import load_tokenizer
 
     prompt = load_template(model).encode([{"role": "user", "content": "One"}], load_tokenizer(model))
     teacher = transformers.AutoModelForCausalLM.from_pretrained(model)

@@ -175,13 +175,13 @@ def test_a_killed_conversion_is_not_taken_for_a_model(tmp_path: Path, source: Pa
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert only_models(cache) == []
-    half = list(cache.glob(".work/*/build-*/model/*"))
+    half = list(cache.glob(".work/*/.*.tmp/new/*"))
     assert half, "the killed process was expected to leave a half-written model"
 
     directory = sources.resolve(str(source), cache_dir=cache).directory
     assert len(Checkpoint.open(directory).names) == 2 * 9 + 3
     assert only_models(cache) == [directory.name]
-    assert not list(cache.glob(".work/*/build-*"))
+    assert not list(cache.glob(".work/*/.*.tmp"))
 
 
 def test_two_processes_convert_once(tmp_path: Path, source: Path) -> None:

@@ -3,6 +3,7 @@
 import collections
 import pickle
 import struct
+import time
 import zipfile
 
 import numpy as np
@@ -202,6 +203,40 @@ def test_nothing_of_a_hostile_file_runs(tmp_path):
 )
 def test_hand_made_programs(tmp_path, program, found):
     assert found in _refused(_archive(tmp_path / "a.bin", program))
+
+
+DOUBLED = b")" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(1, 33))  # 2 ** 32 times ()
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        (b"\x80\x02}" + DOUBLED + b"Ns.", "a key of its mapping is a tuple"),
+        (b"\x80\x02(" + DOUBLED + b"Nd.", "a key of its mapping is a tuple"),
+        (
+            b"\x80\x02ccollections\nOrderedDict\n](" + DOUBLED + b"N\x86e\x85R.",
+            "a key of its mapping is a tuple",
+        ),
+        (b"\x80\x02}X\x01\x00\x00\x00a" + DOUBLED + b"s.", "'a' is tuple"),
+        (b"\x80\x02" + DOUBLED + b"Q.", "storage reference"),
+        (DOUBLED + b".", "does not hold a mapping"),
+        (b"\x80\x02})" + b"\x85" * 300_000 + b"Ns.", "a key of its mapping is a tuple"),
+        (b"\x80\x02})" + b"\x85" * 300_000 + b"R.", "unexpected call of _Mapping"),
+        (b"\x80\x02}X\x01\x00\x00\x00a" + b"]" * 100_000 + b"a" * 99_999 + b"s.", "'a' is list"),
+        (b"\x80\x02Nr\xff\xff\xff\xff.", "does not hold a mapping"),
+        (b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7fN.", "does not hold a mapping"),
+        (b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7fN.", "damaged"),
+        (b"\x80\x02}r\x01.", "damaged"),
+        (b"\x80\x02I" + b"9" * 5000 + b"\n.", "damaged"),
+        (b"N" * (1 << 20) + b".", "expected at most 1048576"),
+    ],
+)
+def test_bombs_cost_no_more_than_they_are_long(tmp_path, program, found):
+    begin = time.process_time()
+    message = _refused(_archive(tmp_path / "a.bin", program))
+    assert found in message
+    assert len(message) < 1000
+    assert time.process_time() - begin < 20  # seconds; the longest takes one
 
 
 @pytest.mark.parametrize(

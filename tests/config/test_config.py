@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ms_eagle.config import schema
-from ms_eagle.config.sections import AVAILABLE_KERNELS, AVAILABLE_MODES, Config, load_config
+from ms_eagle.config.sections import Config, load_config
 from ms_eagle.errors import UserError
 
 
@@ -206,21 +206,6 @@ def test_an_override_below_a_plain_value_reports_the_value(write):
     assert error_of(write("model: 3\n"), ["model.source=x"]).startswith("c.yaml:1: model is 3; expected keys")
 
 
-def test_designed_but_unbuilt_names_are_refused_and_built_ones_accepted(write):
-    path = write("model: {source: x}")
-    for kernels in ("auto", "fused", "native", "eager"):
-        if kernels in AVAILABLE_KERNELS:
-            assert load_config(path, [f"execution.kernels={kernels}"]).execution.kernels == kernels
-        else:
-            message = error_of(path, [f"execution.kernels={kernels}"])
-            assert message.startswith(
-                f"--set: execution.kernels is {kernels}, which this version does not have;"
-            )
-            assert all(name in message for name in AVAILABLE_KERNELS)
-    for mode in AVAILABLE_MODES:
-        assert load_config(path, [f"execution.mode={mode}"]).execution.mode == mode
-
-
 def test_every_option_is_described():
     for name, info in schema.options(Config).items():
         assert info.description, name
@@ -246,7 +231,7 @@ def test_any_value_is_accepted_as_it_is_or_explained_in_one_line(given_values):
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
-        line = schema.explain(Config, error.errors(include_url=False), {}, "c.yaml")
+        line = schema.explain(Config, error, {}, "c.yaml")
         assert line.startswith("c.yaml: ")
         assert any(name in line for name in given_values)
     else:

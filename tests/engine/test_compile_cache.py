@@ -10,7 +10,7 @@ from support import tiny_eagle
 
 from ms_eagle.config.sections import load_config
 from ms_eagle.engine import compile_cache
-from ms_eagle.engine.compile_cache import CompileCache, is_whole, prune, unchanged_sys, usable
+from ms_eagle.engine.compile_cache import is_whole, prune, seal, unchanged_sys, usable
 from ms_eagle.kernels.build import SOURCES
 from ms_eagle.paths import PACKAGE
 from ms_eagle.system import quiet
@@ -106,13 +106,11 @@ def test_a_changed_source_in_any_room_changes_the_key(tmp_path):
 
 
 def test_only_a_sealed_directory_is_whole(tmp_path):
-    cache = CompileCache(tmp_path, "k" * 64)
-    made = tmp_path / ".new-1"
-    made.mkdir()
-    (made / "graph").write_bytes(b"x")
     place = tmp_path / "place"
-    assert not is_whole(made)
-    cache._seal(made, place)
+    place.mkdir()
+    (place / "graph").write_bytes(b"x")
+    assert not is_whole(place)
+    seal(place)
     assert is_whole(place)
     (place / "more").write_bytes(b"y")
     assert not is_whole(place)

@@ -44,13 +44,7 @@ def test_openpangu_1b_as_published():
     )
     assert (config.qkv_bias, config.o_bias, config.mlp_bias, config.tied) == (True, True, False, True)
     assert config.head_dim == 128
-    assert config.default_taps == (2, 13, 23)
     assert config.tensor_shapes()["model.layers.25.self_attn.o_proj.bias"] == (1536,)
-
-
-def test_default_taps_need_seven_layers():
-    assert DecoderConfig.from_hf(BASE | {"num_hidden_layers": 7}).default_taps == (2, 3, 4)
-    assert DecoderConfig.from_hf(BASE | {"num_hidden_layers": 6}).default_taps is None
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """A corpus of three conversations."""
 
+from ms_eagle.training.corpus.provenance import Provenance
 from ms_eagle.training.corpus.storage import (
     Row,
 )
-from ms_eagle.training.run.provenance import Provenance
 
 MADE = Provenance(
     teacher="here",

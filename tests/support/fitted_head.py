@@ -15,8 +15,8 @@ from support.tiny_eagle import decoder
 
 from ms_eagle.diagnosis.check import PROMPTS
 from ms_eagle.drafters.eagle3.checkpoint import load_head
+from ms_eagle.text.loading import load_tokenizer
 from ms_eagle.text.template import load_template
-from ms_eagle.text.tokenizer import load_tokenizer
 
 WIDTH, DEPTH, VOCABULARY = 512, 3, 160
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from safetensors.numpy import save_file
+from support.heads import random_tensors
 
 TEACHER = SimpleNamespace(hidden_size=24, vocab_size=40, num_layers=10)
 
@@ -84,10 +85,7 @@ def tensors(config: dict, *, layer="midlayer.", seed=0, biases=(), extra=()) -> 
         shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
         if "qk_norm" in extra:
             shapes |= {f"{prefix}self_attn.{p}_norm.weight": (d,) for p in "qk"}
-    return {
-        name: (random.standard_normal(shape) * 0.3 + ("norm" in name)).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+    return random_tensors(shapes, random)
 
 
 def vocabulary(config: dict, *, seed=0, ascending=True) -> dict[str, np.ndarray]:

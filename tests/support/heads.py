@@ -39,12 +39,17 @@ LLAMA3 = {
 }
 
 
+def random_tensors(shapes, rng) -> dict[str, np.ndarray]:
+    """Numbers large enough to matter, around 1 for norms."""
+    return {
+        name: (rng.standard_normal(shape) * 0.3 + ("norm" in name)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
 def random_head(config, seed=0) -> Head:
     rng = np.random.default_rng(seed)
-    tensors = {
-        name: (rng.standard_normal(shape) * 0.3 + ("norm" in name)).astype(np.float32)
-        for name, shape in config.tensor_shapes().items()
-    }
+    tensors = random_tensors(config.tensor_shapes(), rng)
     full = config.draft_vocab_size == config.vocab_size
     ids = None if full else rng.permutation(config.vocab_size)[: config.draft_vocab_size].astype(np.int32)
     return Head(config, tensors, ids, {})

@@ -8,6 +8,7 @@ import numpy as np
 
 from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
+from ms_eagle.checkpoints.random_weights import random_tensor
 from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.drafters.base import NoDrafter
@@ -106,7 +107,7 @@ def random_head(model, *, taps=(0, 1), draft_vocabulary=32, seed=0, scale=0.3, h
     )
     rng = np.random.default_rng(seed)
     tensors = {
-        name: (rng.standard_normal(shape) * scale if len(shape) > 1 else np.ones(shape)).astype(np.float32)
+        name: random_tensor(name, shape, rng, scale=scale, draws=np.float64)
         for name, shape in own.tensor_shapes().items()
     }
     ids = np.sort(rng.choice(config.vocab_size, draft_vocabulary, replace=False)).astype(np.int32)

@@ -11,8 +11,8 @@ from ms_eagle.config.sections import load_config
 from ms_eagle.loading import open_model
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.system.progress import Progress
+from ms_eagle.training.corpus.provenance import Provenance, identity
 from ms_eagle.training.corpus.storage import Row, build, write_corpus
-from ms_eagle.training.run.provenance import Provenance, identity
 
 TAPS = [0, 1]
 

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from support import toy_tokenizers
 
 from ms_eagle.errors import UserError
+from ms_eagle.text.loading import load_tokenizer
 from ms_eagle.text.stream import TextStream
-from ms_eagle.text.tokenizer import Tokenizer, load_tokenizer
+from ms_eagle.text.tokenizer import Tokenizer
 
 TEXT = st.text(
     st.sampled_from("ab \n") | st.characters(exclude_categories=("Cs",), exclude_characters="▁<["),

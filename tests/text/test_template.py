@@ -4,8 +4,8 @@ import pytest
 from support import toy_tokenizers
 
 from ms_eagle.errors import UserError
+from ms_eagle.text.loading import load_tokenizer
 from ms_eagle.text.template import OPENPANGU, ChatTemplate, load_template
-from ms_eagle.text.tokenizer import load_tokenizer
 
 CHATML = (
     "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}"

@@ -11,7 +11,7 @@ from tokenizers import decoders
 
 from ms_eagle.errors import UserError
 from ms_eagle.text.json_tokenizer import byte_alphabet
-from ms_eagle.text.tokenizer import load_tokenizer
+from ms_eagle.text.loading import load_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<unk>", "[unused9]", "[unused10]", "[unused16]", "[unused17]"]
 FRAGMENTS = [
@@ -411,8 +411,8 @@ def test_lone_surrogates_are_refused(byte_level_directory, llama_directory):
 
 def test_loading_imports_neither_transformers_nor_mindspore(llama_directory, byte_level_directory):
     code = (
-        "import sys; from pathlib import Path; from ms_eagle.text.tokenizer import load_tokenizer\n"
-        "import ms_eagle.chat, ms_eagle.text_stream, ms_eagle.gguf_tokenizer\n"
+        "import sys; from pathlib import Path; from ms_eagle.text.loading import load_tokenizer\n"
+        "import ms_eagle.text.template, ms_eagle.text.stream, ms_eagle.checkpoints.gguf.tokenizer\n"
         "for name in sys.argv[1:]: load_tokenizer(Path(name)).encode('x')\n"
         "print([name for name in ('transformers', 'mindspore', 'torch') if name in sys.modules])"
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import reference_head
+from support.heads import random_tensors
 
 from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.errors import UserError
@@ -64,11 +65,7 @@ TWO = (
 
 
 def start_of(config, seed=0):
-    rng = np.random.default_rng(seed)
-    return {
-        name: (rng.standard_normal(shape) * 0.3 + ("norm" in name)).astype(np.float32)
-        for name, shape in config.tensor_shapes().items()
-    }
+    return random_tensors(config.tensor_shapes(), np.random.default_rng(seed))
 
 
 def ends(seed=5):

@@ -19,12 +19,12 @@ from ms_eagle.paths import ROOT
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system.progress import Progress
 from ms_eagle.training.config import load_training_config
+from ms_eagle.training.corpus.provenance import Provenance
 from ms_eagle.training.corpus.storage import Row, build, write_corpus
 from ms_eagle.training.features import cache as feature_cache
 from ms_eagle.training.preparation import open_sources, open_start
 from ms_eagle.training.run import checkpoint as run_checkpoint
 from ms_eagle.training.run.metrics import read
-from ms_eagle.training.run.provenance import Provenance
 from ms_eagle.training.run.session import train
 
 TOOL = ROOT / "tools" / "train_draft.py"

@@ -19,8 +19,8 @@ from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.system import machine
 from ms_eagle.system.progress import Progress
 from ms_eagle.system.provenance import manifest
+from ms_eagle.text.loading import load_tokenizer
 from ms_eagle.text.template import load_template
-from ms_eagle.text.tokenizer import load_tokenizer
 
 # A question, a task with a long answer, code, and two whose answers repeat what the prompt says.
 PROMPTS = (
@@ -110,7 +110,7 @@ def compare(
         "load_after": machine.load_average(),
         "elsewhere": watch.elsewhere(),
     }
-    return record(results, common) | {"manifest": manifest(config, {})}
+    return record(results, common) | {"manifest": manifest(config.model_dump(mode="json"), {})}
 
 
 def _encode(config: Config, directory: Path, texts: Sequence[tuple[str, str]], plan: Plan) -> list[list[int]]:

@@ -64,9 +64,9 @@ def export(directory: Path, path: Path, progress: Progress | None = None) -> Non
 
 def _architecture(decoder: DecoderConfig) -> tuple[str, bool]:
     """GGUF's name, and whether it stores q and k in the interleaved rotary order."""
-    wanted = _SAME_AS.get(decoder.architecture, decoder.architecture)
+    family = _SAME_AS.get(decoder.architecture, decoder.architecture)
     for name, (architecture, interleaved) in ARCHITECTURES.items():
-        if architecture == wanted:
+        if architecture == family:
             return name, interleaved
     raise UserError(f"the architecture {decoder.architecture} has no GGUF form here")
 

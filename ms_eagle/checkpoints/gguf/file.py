@@ -78,12 +78,12 @@ class GgufFile:
     def rows(self, name: str) -> np.ndarray:
         """Raw bytes of a tensor, ``[rows, bytes per row]`` uint8, mapped without a copy."""
         tensor = self.tensors[name]
-        rows = math.prod(tensor.shape[: len(tensor.shape) - 1])
+        rows = math.prod(tensor.shape[:-1])
         data = np.frombuffer(self._map, np.uint8, count=tensor.nbytes, offset=tensor.offset)
         return data.reshape(rows, tensor.nbytes // rows)
 
-    def _fail(self, found: str) -> NoReturn:
-        raise UserError(f"{self.path} is not a usable GGUF file: {found}; fetch or convert the file again")
+    def _fail(self, fault: str) -> NoReturn:
+        raise UserError(f"{self.path} is not a usable GGUF file: {fault}; fetch or convert the file again")
 
     def _take(self, count: int) -> int:
         """Advance over ``count`` bytes and return where they start."""
@@ -136,9 +136,9 @@ class GgufFile:
         return [self._value(kind, depth + 1) for _ in range(self._count("array items", 8))]
 
     def _read_header(self) -> None:
-        found = bytes(self._map[:4])
-        if found != MAGIC:
-            self._fail(f"it starts with {found!r}, not {MAGIC!r}")
+        magic = bytes(self._map[:4])
+        if magic != MAGIC:
+            self._fail(f"it starts with {magic!r}, not {MAGIC!r}")
         self._at = len(MAGIC)
         version = self._scalar("<I")
         if version not in (2, 3):
@@ -165,7 +165,7 @@ class GgufFile:
         except ValueError:
             self._fail(f"tensor {name!r} has the unknown type {number}")
         block, block_bytes = GGML_QUANT_SIZES[kind]
-        row = shape[len(shape) - 1]
+        row = shape[-1]
         if 0 in shape or row % block:
             self._fail(f"tensor {name!r} has shape {list(shape)}; {kind.name} rows come in blocks of {block}")
         return GgufTensor(name, shape, kind, self._scalar("<Q"), math.prod(shape) // block * block_bytes)

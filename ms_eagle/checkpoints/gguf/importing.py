@@ -189,12 +189,12 @@ def _check_tensors(source: GgufFile, names: Mapping[str, str], config: GgufConfi
     if layers > len(names):  # before building a table for it
         raise UserError(f"the metadata promises {layers} blocks, the file has {len(names)} tensors")
     expected = DecoderConfig.from_hf(config.model).tensor_shapes()
-    for what, found in (
+    for what, strays in (
         ("is missing", sorted(expected.keys() - names.keys())),
         ("was not expected", sorted(names.keys() - expected.keys())),
     ):
-        if found:
-            raise UserError(f"tensor {names.get(found[0], found[0])!r} {what} ({len(found)} such tensors)")
+        if strays:
+            raise UserError(f"tensor {names.get(strays[0], strays[0])!r} {what} ({len(strays)} such tensors)")
     for name, shape in expected.items():
         tensor = source.tensors[names[name]]
         if tensor.shape != shape:

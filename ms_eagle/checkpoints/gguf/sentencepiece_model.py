@@ -2,7 +2,9 @@
 
 The file is a protocol buffer, ``sentencepiece.ModelProto``; only the few fields that inference reads are
 written, with the wire types they need (varint, length-delimited, and the 32-bit float of a score). Field
-numbers are those of SentencePiece's published ``sentencepiece_model.proto``.
+numbers are those of SentencePiece's published ``sentencepiece_model.proto``. The module that protoc generates
+from it is shipped with sentencepiece, but wants the very protobuf release that it was generated with, and
+imported before MindSpore it ends the process with an abort.
 """
 
 import struct

@@ -38,6 +38,11 @@ class Head:
     d2t: np.ndarray | None
     hashes: Mapping[str, str]
 
+    @property
+    def target_ids(self) -> np.ndarray:
+        """The target id of each draft id, int32 ``[draft_vocab_size]``, whether they differ or not."""
+        return np.arange(self.config.draft_vocab_size, dtype=np.int32) if self.d2t is None else self.d2t
+
 
 def load_head(
     directory: Path,

@@ -18,11 +18,12 @@ The forward pass that the fields select, for one row with token ``t``, feature `
 from dataclasses import dataclass
 from typing import Protocol
 
+from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.rope import RopeConfig
 
 
 class TeacherShape(Protocol):
-    """What a head must agree with; `ms_eagle.models.architecture.DecoderConfig` has it."""
+    """What a head must agree with; ``ms_eagle.models.architecture.DecoderConfig`` has it."""
 
     hidden_size: int
     vocab_size: int
@@ -77,6 +78,33 @@ class HeadConfig:
     shares_lm_head: bool = False
     hidden_act: str = "silu"
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def like(
+        cls,
+        decoder: DecoderConfig,
+        layout: str,
+        *,
+        draft_vocab_size: int,
+        taps: tuple[int, ...],
+        num_layers: int = 1,
+    ) -> "HeadConfig":
+        """A plain head whose layers have the sizes of the teacher's, and no biases; the rest as above."""
+        return cls(
+            format=layout,
+            hidden_size=decoder.hidden_size,
+            target_hidden_size=decoder.hidden_size,
+            intermediate_size=decoder.intermediate_size,
+            num_heads=decoder.num_heads,
+            num_kv_heads=decoder.num_kv_heads,
+            head_dim=decoder.head_dim,
+            num_layers=num_layers,
+            vocab_size=decoder.vocab_size,
+            draft_vocab_size=draft_vocab_size,
+            rms_norm_eps=decoder.rms_norm_eps,
+            rope=decoder.rope,
+            taps=taps,
+        )
 
     @property
     def num_taps(self) -> int:

@@ -4,7 +4,6 @@
 """
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor, nn, ops
 
 from ms_eagle.backends.native import NativeBackend
@@ -105,8 +104,7 @@ class DraftHead(nn.Cell):
         )
         self.norm = backend.norm(tensors["norm.weight"], config.rms_norm_eps)
         self.feature_is_normed = config.norm_output
-        ids = np.arange(config.draft_vocab_size, dtype=np.int32) if head.d2t is None else head.d2t
-        self.target_ids = parameter(ids, "target_ids", ms.int32)
+        self.target_ids = parameter(head.target_ids, "target_ids", ms.int32)
         self._backend = backend
 
     def children(self, k: int) -> nn.Cell:

@@ -22,7 +22,7 @@ def narrowed(head: Head, size: int) -> Head:
             "drafter.vocabulary needs a head with an LM head of its own; this one uses the teacher's: leave"
             " it out"
         )
-    ids = np.arange(had, dtype=np.int32) if head.d2t is None else head.d2t
+    ids = head.target_ids
     kept = np.sort(np.argsort(ids, kind="stable")[:size])
     tensors = {**head.tensors, "lm_head.weight": np.ascontiguousarray(head.tensors["lm_head.weight"][kept])}
     return replace(

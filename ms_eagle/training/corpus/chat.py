@@ -85,12 +85,12 @@ class CorpusChat:
         return tuple(turns) if again == row else None
 
     def _messages(self, turns: Sequence[str], answers: Sequence[str]) -> list[dict[str, str]]:
-        said = list(self._opening)
+        messages = list(self._opening)
         for number, turn in enumerate(turns):
-            said.append({"role": "user", "content": turn})
+            messages.append({"role": "user", "content": turn})
             if number < len(answers):
-                said.append({"role": "assistant", "content": answers[number]})
-        return said
+                messages.append({"role": "assistant", "content": answers[number]})
+        return messages
 
     def _around(self, turns: Sequence[str], answers: Sequence[str]) -> tuple[str, str, str]:
         """Text before the next user turn's words, from there to the answer, and to the end of the turn."""

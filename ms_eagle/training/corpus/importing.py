@@ -48,18 +48,18 @@ class Import:
         Raises:
             UserError: they are fewer than 95%: the file is of another template, tokenizer or system prompt.
         """
-        found = {}
+        by_key = {}
         for row in self.rows:
             turns = chat.user_turns(row) if row.answers and max(row.ids) < vocab_size else None
             if turns is not None:
-                found[row.key] = turns
-        if len(found) < _MIN_RENDERED * len(self.rows):
+                by_key[row.key] = turns
+        if len(by_key) < _MIN_RENDERED * len(self.rows):
             raise UserError(
-                f"{self.path}: the chat template reproduces {len(found)} of its {len(self.rows)} "
+                f"{self.path}: the chat template reproduces {len(by_key)} of its {len(self.rows)} "
                 "conversations; expected nearly all: it was made with another template, tokenizer or "
                 "system prompt"
             )
-        return found
+        return by_key
 
 
 def regenerate(engine: Engine, rows: Sequence[Row], count: int) -> tuple[list[str], int]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from ms_eagle.training.corpus.parts import Outcome, Parts
+from ms_eagle.training.corpus.provenance import Provenance
 from ms_eagle.training.corpus.storage import Corpus, Row, build
-from ms_eagle.training.run.provenance import Provenance
 
 _FOLLOW_UP = " +1"
 

@@ -24,8 +24,8 @@ from ms_eagle.training.corpus.importing import Import, regenerate
 from ms_eagle.training.corpus.ledger import Ledger, base_key, follow_up_key
 from ms_eagle.training.corpus.pace import Pace
 from ms_eagle.training.corpus.parts import Outcome, Parts
+from ms_eagle.training.corpus.provenance import Provenance, check_settings, identity
 from ms_eagle.training.corpus.storage import Corpus, Row, read_corpus, write_corpus
-from ms_eagle.training.run.provenance import Provenance, check_settings, identity
 
 MIN_ROOM = 16  # tokens an answer must have room for
 REGENERATED = 8  # answers of an import that are written again
@@ -157,33 +157,33 @@ class _Maker:
         self._engine, self._capacity, self._progress = engine, capacity, progress
         self._seen = {self._first_turn(row) for row in ledger.rows.values()}
 
-    def adopt(self, wanted: Import, vocab_size: int) -> None:
+    def adopt(self, imported: Import, vocab_size: int) -> None:
         """Take over conversations that prove to be the teacher's.
 
         Raises:
             UserError: they do not.
         """
-        if any(base_key(key).startswith(f"{wanted.key} ") for key in self._ledger.rows):
+        if any(base_key(key).startswith(f"{imported.key} ") for key in self._ledger.rows):
             return
-        turns = wanted.turns(self._chat, vocab_size)
-        rows = [row for row in wanted.rows if row.key in turns]
-        with self._progress.steps(f"checking {wanted.path.name}"):
+        turns = imported.turns(self._chat, vocab_size)
+        rows = [row for row in imported.rows if row.key in turns]
+        with self._progress.steps(f"checking {imported.path.name}"):
             differing, tried = regenerate(self._engine(), rows, REGENERATED)
         if differing or not tried:
             raise UserError(
-                f"{wanted.path}: {len(differing)} of {tried} answers, written again, came out otherwise "
+                f"{imported.path}: {len(differing)} of {tried} answers, written again, came out otherwise "
                 f"({', '.join(differing[:3])}); expected none: it is of another teacher, or not greedy"
             )
         self._progress.note(
-            f"{wanted.path}: {len(rows)} of {len(wanted.rows)} conversations adopted; {tried} answers, "
+            f"{imported.path}: {len(rows)} of {len(imported.rows)} conversations adopted; {tried} answers, "
             "written again, are the same token for token"
         )
-        lost = [row.key for row in wanted.rows if row.key not in turns]
+        lost = [row.key for row in imported.rows if row.key not in turns]
         self._ledger.record(
             [Outcome.of_row(row) for row in rows]
             + [Outcome(kind="dropped", key=key, text="import not reproduced") for key in lost]
         )
-        self._seen |= {filters.normalised(said[0]) for said in turns.values()}
+        self._seen |= {filters.normalised(words[0]) for words in turns.values()}
 
     def answer_prompts(self, sources: Iterable[tuple[str, Sequence[Prompt]]]) -> None:
         """Answer every turn of every prompt that is new."""
@@ -340,7 +340,7 @@ class _Maker:
 
     def _ended(self, row: Row) -> bool:
         """Whether a conversation has one answer that the teacher ended."""
-        last = row.ids[len(row.ids) - 1]
+        last = row.ids[-1]
         return len(row.answers) == 1 and last in self._chat.tokenizer.eos_ids
 
     def _seed(self, key: str) -> int:

@@ -5,7 +5,6 @@ what its parts were made with, and is locked while a run writes to it; the syste
 one.
 """
 
-import fcntl
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,8 +15,9 @@ from pydantic import Field, ValidationError
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import files
+from ms_eagle.system.locks import try_lock
+from ms_eagle.training.corpus.provenance import Provenance, Record, check_settings
 from ms_eagle.training.corpus.storage import Row
-from ms_eagle.training.run.provenance import Provenance, Record, check_settings
 
 _PROVENANCE = "provenance.json"
 _PARTS = "[0-9]*.json"
@@ -98,12 +98,8 @@ class Parts:
         self._lock.close()
 
     def _open(self) -> None:
-        try:
-            fcntl.flock(self._lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"another run writes {self.folder}: wait for it, or name another --out"
-            ) from error
+        if not try_lock(self._lock.fileno()):
+            raise UserError(f"another run writes {self.folder}: wait for it, or name another --out")
         header = self.folder / _PROVENANCE
         if not header.exists():
             self._write(header, self._provenance.model_dump_json(indent=2))

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from ms_eagle.errors import UserError
 from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
-from ms_eagle.training.run.provenance import Provenance, Record, check_same, identity
+from ms_eagle.training.corpus.provenance import Provenance, Record, check_same, identity
 
 if TYPE_CHECKING:  # these import mindspore, which a reader of a corpus need not wait for
     from ms_eagle.config.sections import Config
@@ -267,21 +267,21 @@ def read_arrays(path: Path, further: Sequence[str] = ()) -> dict[str, Any]:
             missing = [name for name in _ARRAYS if name not in archive.files]
             if missing:
                 raise UserError(f"{path} has no array {missing[0]!r}; expected those of docs/corpus.md")
-            found = {name: archive[name] for name in _ARRAYS}
-            found |= {name: archive[name] if name in archive.files else None for name in further}
+            arrays = {name: archive[name] for name in _ARRAYS}
+            arrays |= {name: archive[name] if name in archive.files else None for name in further}
     except UserError:
         raise
     except PermissionError as error:
         raise UserError(f"{path}: {error.strerror}; expected a readable corpus") from error
     except (AttributeError, *_DAMAGE) as error:  # AttributeError: a lone .npy is no archive
         raise _damaged(path, "it is not a whole .npz file") from error
-    _check_arrays(path, found)
-    return found
+    _check_arrays(path, arrays)
+    return arrays
 
 
-def _check_arrays(path: Path, found: Mapping[str, np.ndarray]) -> None:
+def _check_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Types, shapes and ranges of the arrays themselves."""
-    ids, role, offsets, source, names = (found[name] for name in _ARRAYS)
+    ids, role, offsets, source, names = (arrays[name] for name in _ARRAYS)
     if not all(array.ndim == 1 for array in (ids, role, offsets, source, names)):
         raise _damaged(path, "its arrays are not one-dimensional")
     if ids.dtype.kind not in "iu" or role.dtype != np.uint8 or offsets.dtype != np.int64:

@@ -16,7 +16,6 @@ import numpy as np
 from ms_eagle.errors import UserError
 from ms_eagle.system import json_file
 from ms_eagle.system.progress import Progress, Step, duration
-from ms_eagle.training.features.features import Conversations, tokens
 from ms_eagle.training.features.layout import (
     NAMES,
     Kind,
@@ -27,6 +26,7 @@ from ms_eagle.training.features.layout import (
     read_conversations,
     write_conversations,
 )
+from ms_eagle.training.features.source import Conversations, tokens
 from ms_eagle.training.features.teacher import Features, TeacherFeatures
 
 _SAVE_SECONDS = 30.0
@@ -150,19 +150,19 @@ class _Writer:
         missing = np.flatnonzero(self._done < 0)
         with progress.steps("teacher's hidden states", int(self._lengths.sum())) as step:
             pace = _Pace(step, int(self._lengths[self._done >= 0].sum()), int(self._lengths.sum()))
-            wanted = ((int(number), tokens(self._corpus, number)) for number in missing)
-            self._take(reader.compute(wanted), beat, pace.add)
+            conversations = ((int(number), tokens(self._corpus, number)) for number in missing)
+            self._take(reader.compute(conversations), beat, pace.add)
 
     def _take(
         self,
-        found: Iterable[tuple[int, Features]],
+        computed: Iterable[tuple[int, Features]],
         beat: Callable[[], None],
-        told: Callable[[int], None],
+        advance: Callable[[int], None],
     ) -> None:
-        for number, features in found:
+        for number, features in computed:
             self._write(number, features)
             self._pending[number] = checksum(features)
-            told(int(self._lengths[number]))
+            advance(int(self._lengths[number]))
             beat()
             if time.monotonic() - self._saved > _SAVE_SECONDS:
                 self._save()
@@ -170,7 +170,7 @@ class _Writer:
 
     def _known(self, missing: np.ndarray) -> Iterator[tuple[int, Features]]:
         """What folders beside this one have of the conversations that are missing here."""
-        wanted = {tokens(self._corpus, number).tobytes(): int(number) for number in missing}
+        numbers = {tokens(self._corpus, number).tobytes(): int(number) for number in missing}
         for index in sorted(self._layout.folder.parent.glob("*/conversations.npz")):
             if index.parent == self._layout.folder:
                 continue
@@ -178,7 +178,7 @@ class _Writer:
                 corpus = read_conversations(index)
                 stored = Stored(Layout.read(index.parent, self._kind, corpus))
                 for number in np.flatnonzero(stored.checksums >= 0):
-                    own = wanted.pop(tokens(corpus, number).tobytes(), None)
+                    own = numbers.pop(tokens(corpus, number).tobytes(), None)
                     if own is not None:
                         yield own, stored.read(number)
             except UserError:

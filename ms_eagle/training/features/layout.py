@@ -16,7 +16,7 @@ import numpy as np
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import files, json_file
-from ms_eagle.training.features.features import Conversations
+from ms_eagle.training.features.source import Conversations
 from ms_eagle.training.features.teacher import Features
 
 NAMES = ("taps", "final")
@@ -87,17 +87,17 @@ class Layout:
         layout = cls(folder, corpus.offsets, widths)
         for name in NAMES:
             path, size = layout.path(name), layout.size(name)
-            found = path.stat().st_size if path.exists() else 0
-            if found != size:
+            stored = path.stat().st_size if path.exists() else 0
+            if stored != size:
                 raise UserError(
-                    f"{path} has {found} bytes, expected {size}: remove the folder and run again."
+                    f"{path} has {stored} bytes, expected {size}: remove the folder and run again."
                 )
         return layout
 
     @property
     def tokens(self) -> int:
         """T."""
-        return int(self.offsets[len(self.offsets) - 1])
+        return int(self.offsets[-1])
 
     def path(self, name: str) -> Path:
         """The file of one of ``NAMES``."""
@@ -117,15 +117,15 @@ class Layout:
         if not path.exists():
             return np.full(count, -1, np.int64)
         try:
-            found = np.load(path, allow_pickle=False)
+            checksums = np.load(path, allow_pickle=False)
         except _DAMAGE as error:
             raise UserError(f"{path} is damaged ({error}); remove the folder and run again.") from error
-        if found.dtype != np.int64 or found.shape != (count,):
+        if checksums.dtype != np.int64 or checksums.shape != (count,):
             raise UserError(
-                f"{path} holds {found.dtype} of shape {list(found.shape)}, expected int64 of [{count}]; "
-                "remove the folder and run again."
+                f"{path} holds {checksums.dtype} of shape {list(checksums.shape)}, expected int64 of "
+                f"[{count}]; remove the folder and run again."
             )
-        return found
+        return checksums
 
     def write_checksums(self, checksums: np.ndarray) -> None:
         """Replace them."""
@@ -200,9 +200,9 @@ def read_conversations(path: Path) -> StoredConversations:
         raise UserError(f"{path} is damaged ({error}); remove its folder.") from error
 
 
-def _are_widths(found: object) -> bool:
+def _are_widths(widths: object) -> bool:
     return (
-        isinstance(found, dict)
-        and tuple(found) == NAMES
-        and all(type(width) is int and width > 0 for width in found.values())
+        isinstance(widths, dict)
+        and tuple(widths) == NAMES
+        and all(type(width) is int and width > 0 for width in widths.values())
     )

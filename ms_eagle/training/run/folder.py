@@ -56,12 +56,12 @@ class RunFolder:
             for unfinished in place.glob(".*.tmp"):  # of a run that was killed while it wrote
                 unfinished.unlink()
 
-    def _check(self, found: Mapping[str, object], wanted: Mapping[str, object]) -> None:
-        for key in {**wanted, **found}:
-            if found.get(key) != wanted.get(key):
+    def _check(self, started: Mapping[str, object], asked: Mapping[str, object]) -> None:
+        for key in {**asked, **started}:
+            if started.get(key) != asked.get(key):
                 raise UserError(
-                    f"{self.directory} holds a run with {key}={found.get(key)}, this one has "
-                    f"{wanted.get(key)}: continue with that, or name another output.directory."
+                    f"{self.directory} holds a run with {key}={started.get(key)}, this one has "
+                    f"{asked.get(key)}: continue with that, or name another output.directory."
                 )
 
     def close(self) -> None:

@@ -170,18 +170,18 @@ class Loop:
 
     def _evaluate(self, at: RunProgress) -> RunProgress:
         counts = sum(self._trainer.evaluate(batch) for batch in self._held_out())
-        found = Acceptance.of(np.asarray(counts))
-        better = found.length > at.best_accept
+        acceptance = Acceptance.of(np.asarray(counts))
+        better = acceptance.length > at.best_accept
         if better:
-            at = replace(at, best_step=at.step, best_accept=found.length)
+            at = replace(at, best_step=at.step, best_accept=acceptance.length)
         if self._workers.leads:
-            self._metrics.evaluation(at.step, found)
+            self._metrics.evaluation(at.step, acceptance)
             if better:
-                self._publish(self._trainer.tensors(), at, found)
+                self._publish(self._trainer.tensors(), at, acceptance)
             self._evaluated()
-        depths = " ".join(f"{share:.3f}" for share in found.depths)
+        depths = " ".join(f"{share:.3f}" for share in acceptance.depths)
         best = "best so far" if better else f"best {at.best_accept:.3f} after step {at.best_step}"
-        self._say(f"step {at.step}: accept_L {found.length:.3f} (by depth {depths}); {best}")
+        self._say(f"step {at.step}: accept_L {acceptance.length:.3f} (by depth {depths}); {best}")
         return at
 
     def _save(self, at: RunProgress) -> None:
@@ -189,7 +189,7 @@ class Loop:
             run_checkpoint.save(self._checkpoint, at, self._trainer.state())
 
     def _described(self, report: StepFigures, recent: Sequence[RunProgress]) -> str:
-        first, last = recent[0], recent[len(recent) - 1]
+        first, last = recent[0], recent[-1]
         accuracy = " ".join(f"{share:.2f}" for share in report.accuracy)
         text = f"loss {report.loss:.3f}, accuracy {accuracy}"
         if first is last:  # one step alone, which took as long as its compilation

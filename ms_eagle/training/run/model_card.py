@@ -134,10 +134,10 @@ def _training(
 def _curves(steps: Sequence[Mapping[str, float]], evaluations: Sequence[Mapping[str, float]]) -> str:
     """Evaluations spread over the run, each with the mean loss of the steps before it."""
     count = len(evaluations)
-    shown = sorted({round(i * (count - 1) / max(_ROWS - 1, 1)) for i in range(_ROWS)}) if count else []
+    chosen = sorted({round(i * (count - 1) / max(_ROWS - 1, 1)) for i in range(_ROWS)}) if count else []
     names = [name for name in (steps[0] if steps else {}) if name.startswith("accuracy_")]
     rows = []
-    for index in shown:
+    for index in chosen:
         at = evaluations[index]
         tail = [row for row in steps if at["step"] - _TAIL < row["step"] <= at["step"]]
         means = [f"{sum(row[n] for row in tail) / len(tail):.3f}" if tail else "" for n in ("loss", *names)]

@@ -13,7 +13,7 @@ from ms_eagle.system.progress import Progress
 from ms_eagle.training import preparation
 from ms_eagle.training.batches import Batches
 from ms_eagle.training.config import TrainingConfig
-from ms_eagle.training.features.features import FeatureSource
+from ms_eagle.training.features.source import FeatureSource
 from ms_eagle.training.preparation import Sources, Start
 from ms_eagle.training.run import curves, export
 from ms_eagle.training.run import folder as run_folder
@@ -150,13 +150,13 @@ class _Run:
             workers=self._workers,
         )
 
-    def _publish(self, tensors: dict[str, np.ndarray], at: RunProgress, found: Acceptance) -> None:
+    def _publish(self, tensors: dict[str, np.ndarray], at: RunProgress, score: Acceptance) -> None:
         head = self._folder.head
         export.write_head(
             head, self._start.config, tensors, self._start.vocabulary, self._config.output.dtype
         )
         steps, evaluations = self._metrics.steps(), self._metrics.evaluations()
-        text = card(self._config, self._start.config, self._data, at, found, steps, evaluations, self._steps)
+        text = card(self._config, self._start.config, self._data, at, score, steps, evaluations, self._steps)
         files.write_text(head / "README.md", text)
 
     def _draw(self) -> None:

@@ -11,7 +11,7 @@ from support import toy_tokenizers
 
 from ms_eagle.checkpoints.gguf.tokenizer import write_tokenizer
 from ms_eagle.errors import UserError
-from ms_eagle.text.tokenizer import load_tokenizer
+from ms_eagle.text.loading import load_tokenizer
 
 # The word patterns as the models' authors document them, written out once more.
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

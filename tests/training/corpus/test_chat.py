@@ -7,8 +7,8 @@ from support import toy_tokenizers
 from support.sessions import TEMPLATE
 
 from ms_eagle.errors import UserError
+from ms_eagle.text.loading import load_tokenizer
 from ms_eagle.text.template import OPENPANGU, ChatTemplate
-from ms_eagle.text.tokenizer import load_tokenizer
 from ms_eagle.training.corpus.chat import CorpusChat
 from ms_eagle.training.corpus.storage import Row
 

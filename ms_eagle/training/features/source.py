@@ -47,10 +47,10 @@ class LiveFeatures:
 
     def read(self, conversations: Sequence[int]) -> list[Features]:
         """See ``FeatureSource``; errors as for ``TeacherFeatures.compute``."""
-        found = dict(
+        features = dict(
             self._teacher.compute((i, tokens(self._corpus, i)) for i in dict.fromkeys(conversations))
         )
-        return [found[i] for i in conversations]
+        return [features[i] for i in conversations]
 
 
 def tokens(corpus: Conversations, conversation: int) -> np.ndarray:

@@ -50,7 +50,7 @@ class Provenance(Record):
 
 
 def identity(model: "Model", config: "Config", progress: Progress | None = None) -> dict[str, Any]:
-    """The fields of `Provenance` that a teacher and its section ``model`` determine.
+    """The fields of ``Provenance`` that a teacher and its section ``model`` determine.
 
     Raises:
         UserError: there is no chat template.
@@ -69,7 +69,7 @@ def identity(model: "Model", config: "Config", progress: Progress | None = None)
     }
 
 
-def check_same(made: Provenance, mine: Mapping[str, Any], what: str) -> None:
+def check_same(corpus: Provenance, mine: Mapping[str, Any], what: str) -> None:
     """Refuse another teacher, tokenizer or template; ``what`` names the corpus.
 
     Raises:
@@ -80,10 +80,10 @@ def check_same(made: Provenance, mine: Mapping[str, Any], what: str) -> None:
         ("tokenizer", "model.source"),
         ("template", "model.chat_template"),
     ):
-        theirs, ours = getattr(made, f"{name}_sha256"), mine[f"{name}_sha256"]
+        theirs, ours = getattr(corpus, f"{name}_sha256"), mine[f"{name}_sha256"]
         if theirs != ours:
             chat = "chat " if name == "template" else ""
-            whose = f" ({made.teacher})" if name == "teacher" else ""
+            whose = f" ({corpus.teacher})" if name == "teacher" else ""
             ourselves = f" ({mine['teacher']})" if name == "teacher" else ""
             raise UserError(
                 f"{what} was made with another {chat}{name}: its sha256 is {theirs}{whose}, that of the "
@@ -91,14 +91,14 @@ def check_same(made: Provenance, mine: Mapping[str, Any], what: str) -> None:
             )
 
 
-def check_settings(made: Provenance, mine: Provenance, what: str) -> None:
+def check_settings(corpus: Provenance, mine: Provenance, what: str) -> None:
     """Refuse to go on with conversations that were made in another way.
 
     Raises:
         UserError: names the first difference.
     """
-    check_same(made, mine.model_dump(), what)
-    theirs, ours = made.model_dump(exclude={"teacher"}), mine.model_dump(exclude={"teacher"})
+    check_same(corpus, mine.model_dump(), what)
+    theirs, ours = corpus.model_dump(exclude={"teacher"}), mine.model_dump(exclude={"teacher"})
     theirs |= theirs.pop("generation")
     ours |= ours.pop("generation")
     for name in sorted(theirs | ours):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from ms_eagle.errors import UserError
+from ms_eagle.training.corpus.provenance import Provenance, identity
 from ms_eagle.training.corpus.storage import Row, build
-from ms_eagle.training.run.provenance import Provenance, identity
 
 ROWS = [Row("self:0", "self", [1, 5, 6, 7, 2], ((2, 5),))]
 

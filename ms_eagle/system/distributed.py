@@ -1,8 +1,4 @@
-"""Which of several workers this process is, when `msrun` has started it.
-
-Workers share nothing but the output directory: each answers its own questions and keeps them in a file of
-its own. No collective operation runs, so a worker that dies takes no other one with it.
-"""
+"""Which of several workers this process is, when ``msrun`` has started it."""
 
 import os
 from collections.abc import Mapping
@@ -13,14 +9,14 @@ from ms_eagle.errors import UserError
 
 @dataclass(frozen=True)
 class Worker:
-    """One of ``ranks`` processes; ``rank`` counts from 0."""
+    """One of ``ranks`` processes; ``rank`` counts from 0, the one that leads."""
 
     rank: int = 0
     ranks: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether this one merges the results."""
+        """Whether this one writes what all have made."""
         return self.rank == 0
 
 
@@ -38,11 +34,11 @@ def worker(environment: Mapping[str, str] = os.environ) -> Worker:
     if environment.get("MS_ROLE") != "MS_WORKER":
         return Worker()
     try:
-        found = Worker(int(environment["RANK_ID"]), int(environment["MS_WORKER_NUM"]))
+        this = Worker(int(environment["RANK_ID"]), int(environment["MS_WORKER_NUM"]))
     except (KeyError, ValueError) as error:
         raise UserError(
             "msrun has not told this worker its rank (RANK_ID): start it with --node_rank on every machine"
         ) from error
-    if not 0 <= found.rank < found.ranks:
-        raise UserError(f"msrun says rank {found.rank} of {found.ranks}; expected one below that number")
-    return found
+    if not 0 <= this.rank < this.ranks:
+        raise UserError(f"msrun says rank {this.rank} of {this.ranks}; expected one below that number")
+    return this

@@ -6,7 +6,7 @@ import torch
 from support import tiny, tiny_engine, toy_corpus
 
 from ms_eagle.errors import UserError
-from ms_eagle.training.features.features import LiveFeatures, tokens
+from ms_eagle.training.features.source import LiveFeatures, tokens
 from ms_eagle.training.features.teacher import TeacherFeatures
 
 WIDTH = tiny.SIZES["hidden_size"]

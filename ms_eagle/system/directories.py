@@ -1,0 +1,75 @@
+"""Directories that appear whole or not at all, whatever fails, is killed or runs beside."""
+
+import contextlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ms_eagle.system.locks import try_lock
+
+
+@contextlib.contextmanager
+def appearing(final: Path, *, within: Path | None = None, replace: bool = False) -> Iterator[Path]:
+    """A new directory that becomes ``final`` at the end, and is gone after a failure.
+
+    The directory that it lies in meanwhile goes with it, and with whatever else was put there. What killed
+    processes of this host left of theirs is removed first.
+
+    Args:
+        final: if it is there already, it must be empty, or the end fails and leaves it as it is.
+        within: where to work, on the same file system; None is beside ``final``.
+        replace: let ``final`` take the place of whatever is there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    workspace, lock = _make_workspace(within or final.absolute().parent, f".{final.name}.{platform.node()}.")
+    try:
+        new = workspace / "new"
+        new.mkdir()
+        yield new
+        if final.exists():
+            final.rename(workspace / "old") if replace else final.rmdir()
+        new.rename(final)
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+        os.close(lock)
+
+
+def _make_workspace(parent: Path, prefix: str) -> tuple[Path, int]:
+    """A new temporary directory, and the open descriptor that holds its lock."""
+    making = os.open(parent, os.O_RDONLY)
+    try:
+        _lock(making, wait=True)  # nobody sees a directory that its maker has not locked yet
+        for path in parent.iterdir():
+            if path.name.startswith(prefix) and path.name.endswith(".tmp"):
+                _remove_dead(path)
+        workspace = Path(tempfile.mkdtemp(prefix=prefix, suffix=".tmp", dir=parent))
+        lock = os.open(workspace, os.O_RDONLY)
+        _lock(lock)
+    finally:
+        os.close(making)
+    return workspace, lock
+
+
+def _remove_dead(path: Path) -> None:
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return  # gone meanwhile, or not ours to remove
+    try:
+        if _lock(lock):
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _lock(descriptor: int, *, wait: bool = False) -> bool:
+    """Whether the lock could be had; a file system without locks has none to give."""
+    try:
+        return try_lock(descriptor, wait=wait)
+    except OSError:
+        return False

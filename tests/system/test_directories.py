@@ -1,0 +1,27 @@
+"""Directories that appear whole; what is killed is tried where bundles and models are written."""
+
+import os
+
+import pytest
+
+from ms_eagle.system.directories import appearing
+
+
+def fill(final, text, **how):
+    with appearing(final, **how) as new:
+        (new.parent / "scratch").mkdir()
+        (new / "file").write_text(text)
+
+
+def test_it_takes_the_place_of_an_empty_one_and_of_a_full_one_only_if_told(tmp_path):
+    final, work = tmp_path / "d", tmp_path / "work"
+    final.mkdir()
+    work.mkdir()
+    fill(final, "first", within=work)
+    with pytest.raises(OSError, match="not empty"):
+        fill(final, "second")
+    assert (final / "file").read_text() == "first"
+    fill(final, "third", within=work, replace=True)
+    assert (final / "file").read_text() == "third"
+    assert sorted(os.listdir(tmp_path)) == ["d", "work"]
+    assert not os.listdir(work)
