@@ -29,7 +29,14 @@ from ms_eagle.engine.compiled import Compiled
 from ms_eagle.engine.controls import Controls
 from ms_eagle.engine.graphs import Graphs
 from ms_eagle.engine.observer import Observer
-from ms_eagle.engine.requests import Completion, GenerationOptions, Progress, Request, TurnName
+from ms_eagle.engine.requests import (
+    Completion,
+    GenerationOptions,
+    Progress,
+    Request,
+    TurnName,
+    check_prompt,
+)
 from ms_eagle.engine.slots import Slot, Slots
 from ms_eagle.errors import UserError
 from ms_eagle.text.tokenizer import Tokenizer
@@ -113,21 +120,8 @@ class Engine:
         Raises:
             UserError: it is empty, leaves no room for an answer, or holds an id outside the vocabulary.
         """
-        capacity, highest = self.graphs.facts.sizes.capacity, self.graphs.facts.vocab_size - 1
         with self._watched():
-            if not prompt:
-                raise UserError("the prompt is empty; expected at least one token: write some text.")
-            if len(prompt) >= capacity and options.max_new_tokens > 0:
-                raise UserError(
-                    f"the prompt has {len(prompt)} tokens, which leaves no room for an answer in "
-                    f"model.max_length={capacity}: shorten it or raise model.max_length."
-                )
-            outside = next((token for token in prompt if not 0 <= token <= highest), None)
-            if outside is not None:
-                raise UserError(
-                    f"the prompt holds the token id {outside}, outside "
-                    f"the model's 0..{highest}: is the tokenizer that of another model?"
-                )
+            check_prompt(prompt, options, self.graphs.facts)
 
     def generate(
         self,

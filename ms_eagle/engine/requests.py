@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ms_eagle.cycle.sizes import Facts
 from ms_eagle.errors import UserError
 from ms_eagle.sampling.options import SamplingParams
 
@@ -146,3 +147,25 @@ class Progress:
     tokens: tuple[int, ...]
     text: str
     completion: Completion | None = None
+
+
+def check_prompt(prompt: Sequence[int], options: GenerationOptions, facts: Facts) -> None:
+    """Refuse a prompt that cannot be continued.
+
+    Raises:
+        UserError: it is empty, leaves no room for an answer, or holds an id outside the vocabulary.
+    """
+    capacity, highest = facts.sizes.capacity, facts.vocab_size - 1
+    if not prompt:
+        raise UserError("the prompt is empty; expected at least one token: write some text.")
+    if len(prompt) >= capacity and options.max_new_tokens > 0:
+        raise UserError(
+            f"the prompt has {len(prompt)} tokens, which leaves no room for an answer in "
+            f"model.max_length={capacity}: shorten it or raise model.max_length."
+        )
+    outside = next((token for token in prompt if not 0 <= token <= highest), None)
+    if outside is not None:
+        raise UserError(
+            f"the prompt holds the token id {outside}, outside "
+            f"the model's 0..{highest}: is the tokenizer that of another model?"
+        )
