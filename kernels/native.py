@@ -178,7 +178,7 @@ class Vocabulary(nn.Cell):
         """``[B, N, E] -> [B, N, V]``."""
         return self.run_logits(hidden, self.absent, self.weight, self.absent, self.eps)
 
-    def argmax(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def greedy(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, N, E] ->`` the lowest id of the largest logit, int32 ``[B, N]``, and whether any is NaN or
         infinite, bool ``[B]``.
 

@@ -12,6 +12,7 @@ from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.build import NativeUnavailable
+from ms_eagle.models.backend import Backend
 from ms_eagle.system.settings import start
 
 DTYPES = {"float32": ms.float32, "float16": ms.float16, "bfloat16": ms.bfloat16}
@@ -39,7 +40,7 @@ def backend(
     threads: int | None,
     strays: int,
     notice: Callable[[str], None],
-) -> StockBackend | NativeBackend:
+) -> Backend:
     """What ``execution.kernels`` stands for here.
 
     Args:
@@ -87,12 +88,12 @@ def backend(
 
 
 def probed(
-    chosen: StockBackend | NativeBackend,
+    chosen: Backend,
     heads: int,
     kv_heads: int,
     head_dim: int,
     notice: Callable[[str], None],
-) -> StockBackend | NativeBackend:
+) -> Backend:
     """Fused kernels that have shown on this device that they are right, or eager ones in their place.
 
     Args:

@@ -1,28 +1,24 @@
-"""Decoders from our own CPU kernels: float32, batch-invariant, weights packed once and held once."""
+"""Teacher and drafter from our own CPU kernels: float32, batch-invariant, weights packed and held once."""
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
+from typing_extensions import override
 
 from ms_eagle.backends.native_steps import NativeSteps
-from ms_eagle.backends.stock import LayerNames
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import load
 from ms_eagle.kernels.operators import Operators
 from ms_eagle.models.attention import AttentionConfig, Read
+from ms_eagle.models.backend import Backend, Choice, LayerNames, Vocabulary
 from ms_eagle.models.commit import commit_by_length
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.rope import RopeConfig
 from ms_eagle.sampling.fixed_point import DECAY
 
 
-class NativeBackend:
-    """Our kernels through ``ops.Custom``; see ``backend`` for the methods.
-
-    Attributes:
-        name: ``native``.
-        dtype: float32.
-    """
+class NativeBackend(Backend):
+    """Our kernels through ``ops.Custom``."""
 
     name, dtype = "native", ms.float32
 
@@ -39,14 +35,15 @@ class NativeBackend:
         self.operators = Operators(load(threads))
         self.strays = strays
 
+    @override
     def steps(self, slots: int) -> NativeSteps:
-        """See ``backend``."""
         return NativeSteps(self.operators, slots)
 
+    @override
     def rows(self, rope: RopeConfig, positions: int, cache: KVCache) -> nn.Cell:
-        """See ``backend``."""
         return _NativeRows(self.operators, rope, positions, self.strays)
 
+    @override
     def layer(
         self,
         config: AttentionConfig,
@@ -56,66 +53,58 @@ class NativeBackend:
         index: int,
         normed: bool,
     ) -> nn.Cell:
-        """See ``backend``."""
         return _NativeLayer(self.operators, config, read, names, cache, index, normed)
 
+    @override
     def linear(self, weight: np.ndarray, bias: np.ndarray | None) -> nn.Cell:
-        """See ``backend``."""
         return native.Linear(self.operators, weight, bias)
 
+    @override
     def norm(self, weight: np.ndarray, eps: float) -> nn.Cell:
-        """See ``backend``."""
         return native.RMSNorm(self.operators, weight, eps)
 
-    def vocabulary(self, weight: np.ndarray) -> nn.Cell:
-        """See ``backend``."""
-        return NativeVocabulary(self.operators, weight)
+    @override
+    def vocabulary(self, weight: np.ndarray) -> Vocabulary:
+        return native.Vocabulary(self.operators, weight)
 
+    @override
     def pair(
         self,
-        vocabulary: nn.Cell,
+        vocabulary: Vocabulary,
         input_norm: np.ndarray,
         feature_norm: np.ndarray,
         eps: float,
         *,
         residual_is_normed: bool,
     ) -> nn.Cell:
-        """See ``backend``."""
         return native.Pair(self.operators, vocabulary, input_norm, feature_norm, eps, residual_is_normed)
 
-    def children(self, vocabulary: nn.Cell, norm: nn.Cell, names: Parameter, k: int) -> nn.Cell:
-        """See ``backend``."""
+    @override
+    def children(self, vocabulary: Vocabulary, norm: nn.Cell, names: Parameter, k: int) -> nn.Cell:
         return native.Children(self.operators, vocabulary, norm, names, k)
 
-    def choice(self) -> nn.Cell:
-        """See ``backend``."""
+    @override
+    def choice(self) -> Choice:
         return NativeChoice(self.operators)
 
-    def settle(self, *cells: nn.Cell) -> None:
-        """See ``backend``: to large memory pages, while the caller goes on."""
+    @override
+    def settle(self, *cells: nn.Cell) -> None:  # to large memory pages, while the caller goes on
         native.settle(self.operators.library, *cells)
 
+    @override
     def reorder(self, cache: KVCache) -> nn.Cell:
-        """See ``backend``; one op for all layers."""
         return _NativeReorder(self.operators, cache)
 
 
-class NativeVocabulary(native.Vocabulary):
-    """The packed matrix ``[V, E]``; greedy choice never writes the logits."""
-
-    def greedy(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, N, E] ->`` the lowest id of the largest logit ``[B, N]``, and ``[B]``: one is NaN or inf."""
-        return self.argmax(hidden)
-
-
-class NativeChoice(nn.Cell):
-    """Sampling as one kernel: bit for bit the choices of ``choice.StockChoice``; see there."""
+class NativeChoice(nn.Cell, Choice):
+    """Sampling as one kernel: bit for bit the choices of the stock operators."""
 
     def __init__(self, operators: Operators) -> None:
         super().__init__()
         self.decay = Parameter(DECAY, name="decay", requires_grad=False)
         self.run_sample, self.run_mark = operators.sample(), operators.mark()
 
+    @override
     def sample(
         self,
         logits: Tensor,
@@ -125,11 +114,10 @@ class NativeChoice(nn.Cell):
         params: Tensor,
         uniforms: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """See ``choice.StockChoice``."""
         return self.run_sample(logits, seen, paths, positions, params, uniforms, self.decay)
 
+    @override
     def remember(self, seen: Parameter, tokens: Tensor, count: Tensor) -> Tensor:
-        """See ``choice.StockChoice``."""
         self.run_mark(tokens, count, seen)
         return tokens
 
@@ -201,13 +189,14 @@ class _NativeLayer(nn.Cell):
 
 
 class _NativeReorder(nn.Cell):
-    """See ``commit.FastReorder`` for the arguments."""
+    """One op for all layers; see ``commit.FastReorder`` for the arguments."""
 
     def __init__(self, operators: Operators, cache: KVCache) -> None:
         super().__init__()
-        self.cache, self.steps = cache, NativeSteps(operators, cache.shape[2])
+        self.trash = Tensor(np.array([cache.trash], np.int32))
+        self.moves = operators.path_slots()
         self.move = native.Commit(operators, ParameterTuple((*cache.keys, *cache.values)), cache.shape)
 
     def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
-        self.move(*self.steps.moves(path, count, n))
+        self.move(*self.moves(path, count, n, self.trash))
         return commit_by_length(n, count)

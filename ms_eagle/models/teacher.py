@@ -2,10 +2,9 @@
 
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import LayerNames, StockBackend
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.attention import Read
+from ms_eagle.models.backend import Backend, LayerNames
 from ms_eagle.models.kv_cache import KVCache
 
 
@@ -24,7 +23,7 @@ class Teacher(nn.Cell):
         self,
         config: DecoderConfig,
         read: Read,
-        backend: StockBackend | NativeBackend,
+        backend: Backend,
         *,
         batch: int,
         slots: int,
@@ -68,7 +67,7 @@ class Teacher(nn.Cell):
             tokens: ``[B, N]`` int32 ids in ``[0, vocab)``.
             positions: ``[B, N]`` int32 in ``[0, positions)``.
             slots: ``[B, N]`` int32 in ``[0, S)``: where each row's K and V go.
-            seen: what each row sees, at least one key, see ``steps``.
+            seen: what each row sees, at least one key, see ``models.backend``.
 
         Returns:
             normed hidden states ``[B, N, E]`` for ``logits`` and ``greedy``, and the taps

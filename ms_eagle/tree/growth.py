@@ -63,11 +63,6 @@ class TreeShape:
         """Candidates grown per cycle, without the root: `k + (D-1)*k*k`."""
         return self.branch + (self.depth - 1) * self.branch**2
 
-    @property
-    def level_forwards(self) -> int:
-        """Drafter forwards after the extend step: `D - 1`, each of `k` rows."""
-        return self.depth - 1
-
     def check_vocabulary(self, size: int) -> None:
         """Refuse a draft vocabulary of `size` tokens too small for `branch` distinct children.
 
@@ -208,20 +203,3 @@ def log_confidence(confidence: float) -> float:
             f"tree.confidence is {confidence!r}; expected a probability from 0 to 1 (0: keep all)"
         )
     return math.log(confidence) if confidence > 0 else -math.inf
-
-
-def check_not_broken(broken: np.ndarray) -> None:
-    """Stop when the drafter's logits defined no distribution.
-
-    Args:
-        broken: `[B]` bool, read back from the device.
-
-    Raises:
-        UserError: some row is set; the message names the rows of the batch.
-    """
-    rows = np.flatnonzero(broken).tolist()
-    if rows:
-        raise UserError(
-            f"the drafter's logits hold NaN, +inf or nothing but -inf (batch rows {rows}); expected finite "
-            f"numbers: check the head's weights, its tap layers, and its dtype for overflow (fp16)"
-        )

@@ -93,7 +93,7 @@ class NativeDecoder(nn.Cell):
             x = block.mlp(x)
         hidden = self.norm(x)
         head = self.vocabulary if self.tied else self.head
-        return head.logits(hidden), head.argmax(hidden)
+        return head.logits(hidden), head.greedy(hidden)
 
 
 def contents(decoder):

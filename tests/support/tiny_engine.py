@@ -17,6 +17,7 @@ from ms_eagle.drafters.scripted import SyntheticEngine, SyntheticProposer
 from ms_eagle.engine.engine import Engine
 from ms_eagle.kernels.build import NativeUnavailable
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.rope import RopeConfig
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.text.tokenizer import Tokenizer
@@ -46,7 +47,7 @@ def decoder(model) -> DecoderConfig:
 EAGER = StockBackend("eager", ms.float32)
 
 
-def default_backend() -> StockBackend | NativeBackend:
+def default_backend() -> Backend:
     """What a CPU computes with: native kernels, which also compile several times faster."""
     try:
         return NativeBackend(threads=2, strays=8)

@@ -13,7 +13,6 @@ from support.reference_tree import grow
 from ms_eagle.errors import UserError
 from ms_eagle.tree.growth import (
     TreeShape,
-    check_not_broken,
     grow_level,
     grow_root,
     log_confidence,
@@ -113,7 +112,7 @@ def check_growth(tokens, log_probs, depth, k):
 class TestShape:
     def test_sizes(self):
         shape = TreeShape(budget=16, depth=6, branch=8)
-        assert (shape.rows, shape.pool_size, shape.level_forwards) == (17, 328, 5)
+        assert (shape.rows, shape.pool_size) == (17, 328)
 
     @pytest.mark.parametrize(
         ("budget", "depth", "branch"), [(1, 1, 1), (8, 8, 1), (10, 1, 10), (328, 6, 8), (1, 6, 8)]
@@ -242,9 +241,3 @@ class TestGrowth:
         _, scores, parents, _ = (field.asnumpy()[0] for field in pool)
         assert (scores <= scores[parents]).all()
         assert scores.max() == 0
-
-
-def test_broken_rows_stop_the_host():
-    check_not_broken(np.array([False, False]))
-    with pytest.raises(UserError, match=r"NaN.*batch rows \[1, 2\]"):
-        check_not_broken(np.array([False, True, True]))

@@ -7,9 +7,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import LayerNames, StockBackend
 from ms_eagle.drafters.eagle3.checkpoint import Head
+from ms_eagle.models.backend import Backend, LayerNames, Vocabulary
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.layers import parameter
 
@@ -17,7 +16,7 @@ from ms_eagle.models.layers import parameter
 class Fuse(nn.Cell):
     """Taps to features: ``fc`` and the norms that may stand before it."""
 
-    def __init__(self, head: Head, backend: StockBackend | NativeBackend) -> None:
+    def __init__(self, head: Head, backend: Backend) -> None:
         super().__init__()
         config, tensors = head.config, head.tensors
         self.width, self.taps = config.target_hidden_size, config.num_taps
@@ -52,9 +51,9 @@ class Drafter(nn.Cell):
     def __init__(
         self,
         head: Head,
-        vocabulary: nn.Cell,
-        unembedding: nn.Cell,
-        backend: StockBackend | NativeBackend,
+        vocabulary: Vocabulary,
+        unembedding: Vocabulary,
+        backend: Backend,
         *,
         batch: int,
         slots: int,
@@ -123,7 +122,7 @@ class Drafter(nn.Cell):
             features: ``[B, N, E]``, of ``fuse`` or ``next_feature``.
             positions: ``[B, N]`` int32, the features' positions.
             slots: ``[B, N]`` int32 in ``[0, S_d)``.
-            seen: what each row sees, see ``steps``.
+            seen: what each row sees, see ``models.backend``.
 
         Returns:
             hidden states ``[B, N, E]`` before the last norm, for ``logits`` and ``next_feature``.
