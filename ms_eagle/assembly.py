@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 from mindspore import nn
 
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
 from ms_eagle.config.sections import Config
 from ms_eagle.cycle.graphs import EagleGraphs, TeacherGraphs
 from ms_eagle.drafters.eagle3.checkpoint import Head
@@ -15,6 +13,7 @@ from ms_eagle.drafters.eagle3.window import WindowedRows
 from ms_eagle.drafters.scripted import SyntheticEngine, SyntheticProposer
 from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.tree.growth import TreeShape
@@ -58,7 +57,7 @@ def make_graphs(
     config: Config,
     teacher: Teacher,
     head: Head | None,
-    backend: StockBackend | NativeBackend,
+    backend: Backend,
     kernels: str,
     reorder: Callable[[KVCache], nn.Cell],
 ) -> TeacherGraphs:
@@ -122,7 +121,7 @@ def _check_window(config: Config, shape: TreeShape) -> None:
 def _drafter(
     head: Head,
     teacher: Teacher,
-    backend: StockBackend | NativeBackend,
+    backend: Backend,
     config: Config,
     shape: TreeShape,
 ) -> Drafter:

@@ -11,8 +11,6 @@ from mindspore import nn
 
 from ms_eagle.assembly import engine_kind, make_graphs, teacher_slots, tree_shape
 from ms_eagle.backends import choosing as device
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
 from ms_eagle.checkpoints import sources
 from ms_eagle.checkpoints.directory import Checkpoint
 from ms_eagle.checkpoints.sources import ModelFiles
@@ -26,6 +24,7 @@ from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.library import available_cores
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.commit import CloneReorder, FullReorder, KeepOrder
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
@@ -75,7 +74,7 @@ def open_model(config: Config, progress: Progress) -> Model:
     return Model(files, checkpoint, decoder, tokenizer)
 
 
-def start_device(config: Config, progress: Progress, strays: int) -> StockBackend | NativeBackend:
+def start_device(config: Config, progress: Progress, strays: int) -> Backend:
     """Start the device; return what teacher and drafter are made of.
 
     Args:
@@ -100,7 +99,7 @@ def start_device(config: Config, progress: Progress, strays: int) -> StockBacken
 
 def load_teacher(
     model: Model,
-    backend: StockBackend | NativeBackend,
+    backend: Backend,
     progress: Progress,
     *,
     batch: int,
@@ -225,7 +224,7 @@ def _cache_dir(config: Config) -> Path | None:
     return Path(config.model.cache_dir).expanduser() if config.model.cache_dir else None
 
 
-def reorder(config: Config, backend: StockBackend | NativeBackend) -> Callable[[KVCache], nn.Cell]:
+def reorder(config: Config, backend: Backend) -> Callable[[KVCache], nn.Cell]:
     """How accepted rows are committed: the full reorder has stock operators only."""
     kinds = {
         "fast": backend.reorder,

@@ -56,14 +56,11 @@ class StagedCycle(Staged):
         with facts.timed("tensorize"):
             tree, rows, paths = stages.tensorize(n, active, *pool)
             tree[0].asnumpy()
-        tokens, parents, depths, _, valid, _, ancestors = tree
         with facts.timed("verify"):
-            choices, taps, fault = self._verify(tokens, *rows, paths, params, uniforms)
+            choices, taps, fault = self._verify(tree[0], *rows, paths, params, uniforms)
             choices.asnumpy()
         with facts.timed("accept"):
-            _, path, _, emitted, count = stages.accept(
-                tokens, parents, depths, valid, ancestors, choices, active
-            )
+            _, path, emitted, count = stages.accept(choices, active, *tree)
             count.asnumpy()
         with facts.timed("commit"):
             stages.commit(path, count, n).asnumpy()

@@ -17,11 +17,12 @@ and return the report ``[B, 2 + T]`` int32 (count, fault, up to T tokens) and th
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.native_steps import NativeSteps
-from ms_eagle.backends.stock_steps import Rows, StockSteps, Tree
 from ms_eagle.cycle.verifier import Verifier
 from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
+from ms_eagle.models.backend import Steps
 from ms_eagle.tree.growth import TreeShape
+from ms_eagle.tree.masks import Rows
+from ms_eagle.tree.tensorize import Tree
 
 
 class TeacherCycle(nn.Cell):
@@ -64,24 +65,19 @@ class EagleCycle(nn.Cell):
         """Run one cycle; arguments and results are the module's, T is ``D + 1``."""
         pool, broken = self.proposer.propose(root, n, active, state)
         tree, (places, slots, seen), paths = self.tensorize(*pool, n, active)
-        tokens, parents, depths, _, valid, _, ancestors = tree
-        choices, taps, fault = self.verifier(tokens, places, slots, seen, paths, params, uniforms)
-        _, path, _, emitted, count = self.steps.accept_rows(
-            tokens, parents, depths, valid, ancestors, choices, active
-        )
+        choices, taps, fault = self.verifier(tree.tokens, places, slots, seen, paths, params, uniforms)
+        _, path, emitted, count = self.steps.accept(tree, choices, active)
         self.reorder(path, count, n)
         state = self.proposer.extend(self.steps.pick(taps, path), emitted, n, count, state)
         emitted = self.verifier.choose.remember(emitted, count)
         return self.steps.report(count, fault, broken, n, emitted), state
 
 
-def lone_root(
-    steps: StockSteps | NativeSteps, root: Tensor, n: Tensor, active: Tensor
-) -> tuple[Tree, Rows, Tensor]:
-    """A tree that is only its root; arguments are the module's, results those of ``steps.Tensorizer``."""
+def lone_root(steps: Steps, root: Tensor, n: Tensor, active: Tensor) -> tuple[Tree, Rows, Tensor]:
+    """A tree that is only its root; arguments are the module's, results those of ``Steps.tensorizer``."""
     batch = root.shape[0]
     tokens, valid = root.reshape(batch, 1), active.reshape(batch, 1)
     zeros, ancestors = ops.zeros((batch, 1), ms.int32), ops.zeros((batch, 1, 1), ms.int32)
     laid, scores = ops.ones((batch, 1), ms.bool_), ops.zeros((batch, 1), ms.float32)
     places, slots, seen, paths = steps.tree_rows(tokens, zeros, valid, ancestors, n)
-    return (tokens, zeros, zeros, laid, valid, scores, ancestors), (places, slots, seen), paths
+    return Tree(tokens, zeros, zeros, laid, valid, scores, ancestors), (places, slots, seen), paths

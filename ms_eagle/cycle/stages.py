@@ -8,12 +8,11 @@ by one: graph mode would take a tuple argument for a constant.
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.native_steps import NativeSteps
-from ms_eagle.backends.stock_steps import Rows, StockSteps, Tree
 from ms_eagle.cycle.cycle import EagleCycle, lone_root
 from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
-
-Steps = StockSteps | NativeSteps
+from ms_eagle.models.backend import Steps
+from ms_eagle.tree.masks import Rows
+from ms_eagle.tree.tensorize import Tree
 
 POOL = 4  # tensors of a ``tree.Pool``
 
@@ -38,7 +37,7 @@ class LevelRows(nn.Cell):
         self.steps = proposer.steps
 
     def construct(self, lineage: Tensor, n: Tensor, active: Tensor) -> Rows:
-        """See ``steps.StockSteps.level_rows``."""
+        """See ``Steps.level_rows``."""
         return self.steps.level_rows(n, active, lineage)
 
 
@@ -64,7 +63,7 @@ class Tensorize(nn.Cell):
         self.tensorizer = tensorizer
 
     def construct(self, n: Tensor, active: Tensor, *pool: Tensor) -> tuple[Tree, Rows, Tensor]:
-        """See ``steps.Tensorizer``."""
+        """See ``Steps.tensorizer``."""
         return self.tensorizer(*pool, n, active)
 
 
@@ -88,17 +87,10 @@ class Accept(nn.Cell):
         self.steps = steps
 
     def construct(
-        self,
-        tokens: Tensor,
-        parents: Tensor,
-        depths: Tensor,
-        valid: Tensor,
-        ancestors: Tensor,
-        choices: Tensor,
-        active: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """See ``accept.accept``."""
-        return self.steps.accept_rows(tokens, parents, depths, valid, ancestors, choices, active)
+        self, choices: Tensor, active: Tensor, *tree: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """See ``accept.accept``; ``tree`` are the tensors of a ``Tree``."""
+        return self.steps.accept(Tree(*tree), choices, active)
 
 
 class Moves(nn.Cell):
@@ -137,7 +129,7 @@ class Report(nn.Cell):
     def construct(
         self, emitted: Tensor, count: Tensor, n: Tensor, teacher_fault: Tensor, drafter_fault: Tensor
     ) -> Tensor:
-        """``[B, 2 + T]`` int32, see ``steps.StockSteps.report``; faults are ``[B]`` bool."""
+        """``[B, 2 + T]`` int32, see ``Steps.report``; faults are ``[B]`` bool."""
         emitted = self.choose.remember(emitted, count)
         return self.steps.report(count, teacher_fault, drafter_fault, n, emitted)
 
@@ -150,7 +142,7 @@ class ChunkRows(nn.Cell):
         self.rows, self.steps = rows, steps
 
     def construct(self, start: Tensor, count: Tensor) -> Rows:
-        """See ``steps.StockSteps.chunk_rows``."""
+        """See ``Steps.chunk_rows``."""
         tokens = ops.zeros((start.shape[0], self.rows), ms.int32)
         return self.steps.chunk_rows(tokens, start, count)
 

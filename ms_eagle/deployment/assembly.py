@@ -8,7 +8,6 @@ from mindspore import Parameter, nn
 
 from ms_eagle.assembly import make_graphs, teacher_slots, tree_shape
 from ms_eagle.backends import choosing as device
-from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
 from ms_eagle.checkpoints.random_weights import random_draft_head, random_model
 from ms_eagle.config.sections import Config
@@ -19,6 +18,7 @@ from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.drafters.eagle3.proposer import Eagle3Proposer
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model, find_head, load_teacher, open_model, reorder
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.system import settings as context
 from ms_eagle.system.progress import Progress
@@ -48,7 +48,7 @@ class Parts:
     alone: TeacherGraphs
     drafting: dict[TreeShape, EagleGraphs]
     drafter_slots: int | None
-    backend: StockBackend | NativeBackend
+    backend: Backend
 
     def cells(self) -> list[nn.Cell]:
         """Every compiled Cell."""
@@ -142,9 +142,7 @@ def check(config: Config, target: str) -> None:
         )
 
 
-def start_backend(
-    config: Config, target: str, strays: int, progress: Progress
-) -> StockBackend | NativeBackend:
+def start_backend(config: Config, target: str, strays: int, progress: Progress) -> Backend:
     """Start MindSpore on this host and make the backend of the target; an Ascend graph needs no NPU here."""
     context.start("CPU", config.execution.threads)
     if target == "ascend":
@@ -196,7 +194,7 @@ def _drafting(
     shapes: Sequence[TreeShape],
     teacher: nn.Cell,
     head: Head | None,
-    backend: StockBackend | NativeBackend,
+    backend: Backend,
     commit: Callable[[KVCache], nn.Cell],
 ) -> dict[TreeShape, EagleGraphs]:
     """Graphs for every shape around one drafter, which has the slots of the shape that needs most."""

@@ -13,11 +13,10 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
 from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.drafters.eagle3.head import Drafter, Fuse
 from ms_eagle.errors import UserError
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.sampling.choice import any_not_finite, choose_greedy
 from ms_eagle.tree.growth import top_children
@@ -190,7 +189,7 @@ class HeadMeter:
         self,
         head: Head,
         teacher: Teacher,
-        backend: StockBackend | NativeBackend,
+        backend: Backend,
         *,
         rows: int,
         depth: int,

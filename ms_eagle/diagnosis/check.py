@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ms_eagle import loading
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
 from ms_eagle.config.sections import Config
 from ms_eagle.cycle.graphs import TeacherGraphs
 from ms_eagle.diagnosis.agreement import Agreement, HeadMeter, Passage, TeacherReader
@@ -20,6 +18,7 @@ from ms_eagle.drafters.eagle3.checkpoint import Head, load_head
 from ms_eagle.engine.engine import Engine
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.system import json_file
 from ms_eagle.system.progress import Progress
@@ -178,7 +177,7 @@ class Bench:
         self,
         head: Head,
         teacher: Teacher,
-        backend: StockBackend | NativeBackend,
+        backend: Backend,
         passages: Sequence[Passage],
         shape: TreeShape,
     ) -> None:

@@ -123,11 +123,8 @@ class ReferenceCycle(Staged):
             self._teacher.look()
         tree, rows, paths, drafter_fault = self._grow(facts, root, n, active, state)
         choices, taps, fault = self._verified(facts, tree, rows, paths, params, uniforms)
-        tokens, parents, depths, _, valid, _, ancestors = tree
         with facts.timed("accept"):
-            accepted, path, _, emitted, count = self.stages.accept(
-                tokens, parents, depths, valid, ancestors, choices, active
-            )
+            accepted, path, emitted, count = self.stages.accept(choices, active, *tree)
             names = ("accepted", "path", "emitted", "count")
             facts.arrays |= zip(names, numpy_of((accepted, path, emitted, count)), strict=True)
         with facts.timed("checks"):

@@ -7,10 +7,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model, load_teacher
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.system.progress import Progress
 
@@ -162,7 +161,7 @@ class TeacherFeatures:
 
 def load_features(
     model: Model,
-    backend: StockBackend | NativeBackend,
+    backend: Backend,
     taps: tuple[int, ...],
     longest: int,
     progress: Progress,
