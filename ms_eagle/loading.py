@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mindspore as ms
-import numpy as np
 from mindspore import nn
 
 from ms_eagle.assembly import engine_kind, make_graphs, teacher_slots, tree_shape
@@ -28,6 +27,7 @@ from ms_eagle.models.backend import Backend
 from ms_eagle.models.commit import CloneReorder, FullReorder, KeepOrder
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
+from ms_eagle.models.weight import Read, Weight
 from ms_eagle.reference.loading import ReferenceMode
 from ms_eagle.system.progress import Progress
 from ms_eagle.system.settings import Settings
@@ -110,7 +110,7 @@ def load_teacher(
     with progress.steps("loading weights", len(model.decoder.tensor_shapes())) as step:
         return Teacher(
             model.decoder,
-            _counted(model.checkpoint.read, step.advance),
+            _counted(model.checkpoint.weight, step.advance),
             backend,
             batch=batch,
             slots=slots,
@@ -235,10 +235,10 @@ def reorder(config: Config, backend: Backend) -> Callable[[KVCache], nn.Cell]:
     return kinds[config.execution.commit]
 
 
-def _counted(read: Callable[[str], np.ndarray], advance: Callable[[], None]) -> Callable[[str], np.ndarray]:
+def _counted(read: Read, advance: Callable[[], None]) -> Read:
     """``read``, telling ``advance`` of every tensor."""
 
-    def reading(name: str) -> np.ndarray:
+    def reading(name: str) -> Weight:
         advance()
         return read(name)
 

@@ -103,14 +103,14 @@ def probed(
     """
     if chosen.name != "fused":
         return chosen
-    found = attention_parity.probe(heads, kv_heads, head_dim, chosen.dtype)
+    found = attention_parity.probe(heads, kv_heads, head_dim, chosen.formats.activations)
     if found is None:
         return chosen
     notice(
         f"fused attention differs from eager by {found.difference:.3g} at {found.case.slots} keys (allowed "
         f"is {found.tolerance:.3g}): eager kernels compute instead; tools/selftest.py writes a report"
     )
-    return StockBackend("eager", chosen.dtype)
+    return StockBackend("eager", chosen.formats.activations)
 
 
 __all__ = ["DTYPES", "backend", "dtype", "probed", "start"]

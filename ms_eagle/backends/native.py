@@ -9,18 +9,19 @@ from ms_eagle.backends.native_steps import NativeSteps
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import load
 from ms_eagle.kernels.operators import Operators
-from ms_eagle.models.attention import AttentionConfig, Read
-from ms_eagle.models.backend import Backend, Choice, LayerNames, Vocabulary
+from ms_eagle.models.attention import AttentionConfig
+from ms_eagle.models.backend import Backend, Choice, Formats, LayerNames, Vocabulary
 from ms_eagle.models.commit import commit_by_length
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.rope import RopeConfig
+from ms_eagle.models.weight import Read, Weight, joined
 from ms_eagle.sampling.fixed_point import DECAY
 
 
 class NativeBackend(Backend):
     """Our kernels through ``ops.Custom``."""
 
-    name, dtype = "native", ms.float32
+    name, formats = "native", Formats.uniform(ms.float32)
 
     def __init__(self, threads: int | None, strays: int) -> None:
         """Build the kernels if this machine has not, and load them.
@@ -56,23 +57,23 @@ class NativeBackend(Backend):
         return _NativeLayer(self.operators, config, read, names, cache, index, normed)
 
     @override
-    def linear(self, weight: np.ndarray, bias: np.ndarray | None) -> nn.Cell:
+    def linear(self, weight: Weight, bias: Weight | None) -> nn.Cell:
         return native.Linear(self.operators, weight, bias)
 
     @override
-    def norm(self, weight: np.ndarray, eps: float) -> nn.Cell:
+    def norm(self, weight: Weight, eps: float) -> nn.Cell:
         return native.RMSNorm(self.operators, weight, eps)
 
     @override
-    def vocabulary(self, weight: np.ndarray) -> Vocabulary:
+    def vocabulary(self, weight: Weight) -> Vocabulary:
         return native.Vocabulary(self.operators, weight)
 
     @override
     def pair(
         self,
         vocabulary: Vocabulary,
-        input_norm: np.ndarray,
-        feature_norm: np.ndarray,
+        input_norm: Weight,
+        feature_norm: Weight,
         eps: float,
         *,
         residual_is_normed: bool,
@@ -154,19 +155,19 @@ class _NativeLayer(nn.Cell):
         super().__init__()
         eps = config.rms_norm_eps
 
-        def joined(prefix: str, parts: tuple[str, ...], kind: str, there: bool) -> np.ndarray | None:
-            return np.concatenate([read(f"{prefix}{part}.{kind}") for part in parts]) if there else None
+        def bias(prefix: str, parts: tuple[str, ...], there: bool) -> Weight | None:
+            return joined([read(f"{prefix}{part}.bias") for part in parts]) if there else None
 
         qkv, gate_up = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
         self.attention = native.AttentionBlock(
             operators,
-            joined(names.attention, qkv, "weight", True),
+            joined([read(f"{names.attention}{part}.weight") for part in qkv]),
             read(f"{names.attention}o_proj.weight"),
             eps,
             cache.shape,
             norm=read(f"{names.attention_norm}weight") if normed else None,
-            qkv_bias=joined(names.attention, qkv, "bias", config.qkv_bias),
-            out_bias=joined(names.attention, ("o_proj",), "bias", config.o_bias),
+            qkv_bias=bias(names.attention, qkv, config.qkv_bias),
+            out_bias=bias(names.attention, ("o_proj",), config.o_bias),
             q_norm=read(f"{names.attention}q_norm.weight") if config.qk_norm else None,
             k_norm=read(f"{names.attention}k_norm.weight") if config.qk_norm else None,
         )
@@ -177,8 +178,8 @@ class _NativeLayer(nn.Cell):
             read(f"{names.mlp}down_proj.weight"),
             eps,
             norm=read(f"{names.mlp_norm}weight"),
-            gate_up_bias=joined(names.mlp, gate_up, "bias", config.mlp_bias),
-            down_bias=joined(names.mlp, ("down_proj",), "bias", config.mlp_bias),
+            gate_up_bias=bias(names.mlp, gate_up, config.mlp_bias),
+            down_bias=bias(names.mlp, ("down_proj",), config.mlp_bias),
         )
         self.keys, self.values = cache.keys[index], cache.values[index]
 

@@ -61,8 +61,9 @@ class NativeSteps(nn.Cell, Steps):
 
     @override
     def accept(self, tree: Tree, choices: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        tokens, parents, depths, _, valid, _, ancestors = tree
-        return self.run_accept(tokens, parents, depths, valid, ancestors, choices, active)
+        return self.run_accept(
+            tree.tokens, tree.parents, tree.depths, tree.valid, tree.ancestors, choices, active
+        )
 
     @override
     def moves(self, path: Tensor, count: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,19 +1,19 @@
 """Teacher and drafter from MindSpore's own operators, with a chosen attention kernel."""
 
 import mindspore as ms
-import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from typing_extensions import override
 
 from ms_eagle.backends.stock_steps import StockSteps
 from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.kernels.fused import FusedAttention
-from ms_eagle.models.attention import Attention, AttentionConfig, Read, joined
-from ms_eagle.models.backend import Backend, Choice, LayerNames, Vocabulary
+from ms_eagle.models.attention import Attention, AttentionConfig, linear
+from ms_eagle.models.backend import Backend, Choice, Formats, LayerNames, Vocabulary
 from ms_eagle.models.commit import FastReorder
 from ms_eagle.models.kv_cache import KVCache
-from ms_eagle.models.layers import Linear, RMSNorm, SwiGLU, parameter
+from ms_eagle.models.layers import Linear, RMSNorm, SwiGLU, parameter, weight_parameter
 from ms_eagle.models.rope import RopeConfig
+from ms_eagle.models.weight import Read, Weight
 from ms_eagle.sampling.choice import (
     any_not_finite,
     choose_greedy,
@@ -29,7 +29,7 @@ class StockBackend(Backend):
     """On any device; ``name`` is that of the attention kernel, ``eager`` or ``fused``."""
 
     def __init__(self, name: str, dtype: ms.Type) -> None:
-        self.name, self.dtype = name, dtype
+        self.name, self.formats = name, Formats.uniform(dtype)
 
     @override
     def steps(self, slots: int) -> StockSteps:
@@ -50,7 +50,7 @@ class StockBackend(Backend):
         normed: bool,
     ) -> nn.Cell:
         kernel = self.kernel(config)
-        return _StockLayer(config, read, names, cache, index, normed, kernel, self.dtype)
+        return _StockLayer(config, read, names, cache, index, normed, kernel, self.formats.weights)
 
     def kernel(self, config: AttentionConfig) -> nn.Cell:
         """The attention kernel for a model's sizes."""
@@ -59,23 +59,23 @@ class StockBackend(Backend):
         return EagerAttention(config.head_dim)
 
     @override
-    def linear(self, weight: np.ndarray, bias: np.ndarray | None) -> nn.Cell:
-        return Linear(weight, bias, self.dtype)
+    def linear(self, weight: Weight, bias: Weight | None) -> nn.Cell:
+        return Linear(weight, bias, self.formats.weights)
 
     @override
-    def norm(self, weight: np.ndarray, eps: float) -> nn.Cell:
-        return RMSNorm(weight, eps, self.dtype)
+    def norm(self, weight: Weight, eps: float) -> nn.Cell:
+        return RMSNorm(weight, eps, self.formats.weights)
 
     @override
-    def vocabulary(self, weight: np.ndarray) -> Vocabulary:
-        return StockVocabulary(weight, self.dtype)
+    def vocabulary(self, weight: Weight) -> Vocabulary:
+        return StockVocabulary(weight, self.formats.weights)
 
     @override
     def pair(
         self,
         vocabulary: Vocabulary,
-        input_norm: np.ndarray,
-        feature_norm: np.ndarray,
+        input_norm: Weight,
+        feature_norm: Weight,
         eps: float,
         *,
         residual_is_normed: bool,
@@ -128,10 +128,10 @@ class StockChoice(nn.Cell, Choice):
 class StockVocabulary(nn.Cell, Vocabulary):
     """One Parameter for embedding and LM head."""
 
-    def __init__(self, weight: np.ndarray, dtype: ms.Type) -> None:
+    def __init__(self, weight: Weight, dtype: ms.Type) -> None:
         super().__init__()
         self.size = weight.shape[0]
-        self.weight = parameter(weight, "weight", dtype)
+        self.weight = weight_parameter(weight, "weight", dtype)
         self.multiply = ops.MatMul(transpose_b=True)
 
     @override
@@ -223,8 +223,8 @@ class _StockLayer(nn.Cell):
         self.attention = Attention(config, read, names.attention, kernel, dtype)
         self.mlp_norm = RMSNorm(read(f"{names.mlp_norm}weight"), eps, dtype)
         self.mlp = SwiGLU(
-            joined(read, names.mlp, ("gate_proj", "up_proj"), config.mlp_bias, dtype),
-            joined(read, names.mlp, ("down_proj",), config.mlp_bias, dtype),
+            linear(read, names.mlp, ("gate_proj", "up_proj"), config.mlp_bias, dtype),
+            linear(read, names.mlp, ("down_proj",), config.mlp_bias, dtype),
         )
         self.cache, self.index = cache, index
 

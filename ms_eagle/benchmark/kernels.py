@@ -23,6 +23,7 @@ from ms_eagle.kernels import native
 from ms_eagle.kernels.library import ABSENT, Library
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.teacher import Teacher
+from ms_eagle.models.weight import Weight
 from ms_eagle.sampling.options import SamplingParams, params_tensor
 from ms_eagle.tree.growth import TreeShape
 
@@ -96,12 +97,13 @@ class RandomWeights:
     def __init__(self, decoder: DecoderConfig) -> None:
         self._shapes, self._random = decoder.tensor_shapes(), np.random.default_rng(0)
 
-    def __call__(self, name: str) -> np.ndarray:
+    def __call__(self, name: str) -> Weight:
         """The tensor of that name, float32: ones for a vector, else normal of the usual scale."""
         shape = self._shapes[name]
         if len(shape) == 1:
-            return np.ones(shape, np.float32)
-        return self._random.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
+            return Weight.of(np.ones(shape, np.float32))
+        values = self._random.standard_normal(shape, np.float32)
+        return Weight.of(values * np.float32(shape[1] ** -0.5))
 
 
 class Step(nn.Cell):

@@ -15,6 +15,7 @@ from ms_eagle.drafters.scripted import random_head
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.weight import Weight
 from ms_eagle.system import json_file
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.tokenizer import load_tokenizer
@@ -29,15 +30,15 @@ class RandomCheckpoint:
 
     shapes: Mapping[str, tuple[int, ...]]
 
-    def read(self, name: str) -> np.ndarray:
+    def weight(self, name: str) -> Weight:
         """A tensor, float32: ones for a norm, small numbers for the rest."""
         shape = self.shapes[name]
         if "norm" in name:
-            return np.ones(shape, np.float32)
+            return Weight.of(np.ones(shape, np.float32))
         size = int(np.prod(shape))
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         block = rng.standard_normal(min(size, _BLOCK), dtype=np.float32) * np.float32(_SCALE)
-        return np.resize(block, shape)
+        return Weight.of(np.resize(block, shape))
 
 
 def random_model(config: Config, layers: int | None, progress: Progress) -> Model:

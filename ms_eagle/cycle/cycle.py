@@ -36,8 +36,8 @@ class TeacherCycle(nn.Cell):
         self, root: Tensor, n: Tensor, active: Tensor, params: Tensor, uniforms: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Run one cycle; arguments and results are the module's. The state is handed through."""
-        (tokens, *_), (places, slots, seen), paths = lone_root(self.steps, root, n, active)
-        choices, _, fault = self.verifier(tokens, places, slots, seen, paths, params, uniforms)
+        tree, (places, slots, seen), paths = lone_root(self.steps, root, n, active)
+        choices, _, fault = self.verifier(tree.tokens, places, slots, seen, paths, params, uniforms)
         count = active.astype(ms.int32)
         emitted = self.verifier.choose.remember(choices, count)
         return self.steps.report(count, fault, fault, n, emitted), state

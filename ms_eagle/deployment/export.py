@@ -120,7 +120,7 @@ def _write(
         random=random,
         versions={"mindspore": metadata.version("mindspore"), "ms_eagle": __version__},
         kernels=parts.backend.name,
-        dtype=number_type(parts.backend.dtype),
+        dtype=number_type(parts.backend.formats.weights),
         batch=alone.batch,
         chunk=alone.chunk,
         capacity=alone.capacity,

@@ -214,7 +214,8 @@ class HeadMeter:
             slots=depth * rows + 1,
             positions=rows + depth,
         )
-        self._features, self._step = _Features(drafter.fuse, backend.dtype), _Rows(drafter, branch)
+        self._features = _Features(drafter.fuse, drafter.dtype)
+        self._step = _Rows(drafter, branch)
 
     def measure(self, passages: Sequence[Passage], taps: Sequence[int], target_ids: np.ndarray) -> Agreement:
         """Draft from every position of every passage.

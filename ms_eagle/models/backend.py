@@ -11,15 +11,35 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import mindspore as ms
-import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from ms_eagle.models.attention import AttentionConfig, Read
+from ms_eagle.models.attention import AttentionConfig
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.rope import RopeConfig
+from ms_eagle.models.weight import Read, Weight
 from ms_eagle.tree.growth import Beam, Pool, TreeShape
 from ms_eagle.tree.masks import Rows
 from ms_eagle.tree.tensorize import Tree
+
+
+@dataclass(frozen=True)
+class Formats:
+    """The number formats that a backend works in.
+
+    Attributes:
+        weights: of matrices in memory.
+        activations: of what flows from layer to layer; norms, softmax and rotation work in float32.
+        kv: of the caches.
+    """
+
+    weights: ms.Type
+    activations: ms.Type
+    kv: ms.Type
+
+    @classmethod
+    def uniform(cls, dtype: ms.Type) -> "Formats":
+        """One format for everything."""
+        return cls(dtype, dtype, dtype)
 
 
 @dataclass(frozen=True)
@@ -181,11 +201,13 @@ class Backend(Protocol):
 
     Attributes:
         name: of the kernels: ``eager``, ``fused`` or ``native``.
-        dtype: of weights, caches and activations; norms, softmax and rotation work in float32.
+        formats: of numbers.
+
+    Methods that take weights raise UserError for a format that the backend has no kernels for.
     """
 
     name: str
-    dtype: ms.Type
+    formats: Formats
 
     def steps(self, slots: int) -> Steps:
         """The steps over a cache of ``slots`` slots per sequence; a Cell."""
@@ -222,23 +244,23 @@ class Backend(Protocol):
         """
         ...
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray | None) -> nn.Cell:
+    def linear(self, weight: Weight, bias: Weight | None) -> nn.Cell:
         """A Cell ``[B, N, in] -> [B, N, out]``; weight ``[out, in]``."""
         ...
 
-    def norm(self, weight: np.ndarray, eps: float) -> nn.Cell:
+    def norm(self, weight: Weight, eps: float) -> nn.Cell:
         """A Cell: RMSNorm over the last dimension."""
         ...
 
-    def vocabulary(self, weight: np.ndarray) -> Vocabulary:
+    def vocabulary(self, weight: Weight) -> Vocabulary:
         """Embedding and LM head over one matrix ``[V, E]``; a Cell."""
         ...
 
     def pair(
         self,
         vocabulary: Vocabulary,
-        input_norm: np.ndarray,
-        feature_norm: np.ndarray,
+        input_norm: Weight,
+        feature_norm: Weight,
         eps: float,
         *,
         residual_is_normed: bool,

@@ -3,9 +3,9 @@
 from mindspore import Tensor, nn, ops
 
 from ms_eagle.models.architecture import DecoderConfig
-from ms_eagle.models.attention import Read
 from ms_eagle.models.backend import Backend, LayerNames
 from ms_eagle.models.kv_cache import KVCache
+from ms_eagle.models.weight import Read
 
 
 class Teacher(nn.Cell):
@@ -46,7 +46,7 @@ class Teacher(nn.Cell):
         self.vocabulary = backend.vocabulary(read("model.embed_tokens.weight"))
         self.head = self.vocabulary if config.tied else backend.vocabulary(read("lm_head.weight"))
         self.cache = KVCache(
-            config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.dtype
+            config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.formats.kv
         )
         self.rows = backend.rows(config.rope, positions, self.cache)
         self.steps, self.choice = backend.steps(slots), backend.choice()

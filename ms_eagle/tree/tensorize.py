@@ -10,7 +10,7 @@ from ms_eagle.tree.growth import Pool
 
 
 class Tree(NamedTuple):
-    """A tree batch: N rows, the root's first.
+    """A tree batch: N rows, the root's first. Graph mode takes its fields by name, and no starred unpacking.
 
     Attributes:
         tokens: ``[B, N]`` int32.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+from support import tiny
 
 from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
@@ -58,16 +59,12 @@ def default_backend() -> Backend:
 DEFAULT = default_backend()
 
 
-def weights(model) -> dict[str, np.ndarray]:
-    return {key: value.detach().numpy() for key, value in model.state_dict().items()}
-
-
 def teacher(model, *, batch=1, rows=1, taps=(), backend=DEFAULT, capacity=CAPACITY) -> Teacher:
     config = decoder(model)
     slots = capacity + rows + 1
     return Teacher(
         config,
-        weights(model).__getitem__,
+        tiny.weights(model).__getitem__,
         backend,
         batch=batch,
         slots=slots,

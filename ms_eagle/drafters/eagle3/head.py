@@ -11,6 +11,7 @@ from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.models.backend import Backend, LayerNames, Vocabulary
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.layers import parameter
+from ms_eagle.models.weight import Read, Weight
 
 
 class Fuse(nn.Cell):
@@ -18,15 +19,16 @@ class Fuse(nn.Cell):
 
     def __init__(self, head: Head, backend: Backend) -> None:
         super().__init__()
-        config, tensors = head.config, head.tensors
+        config = head.config
         self.width, self.taps = config.target_hidden_size, config.num_taps
-        self.fc = backend.linear(tensors["fc.weight"], tensors.get("fc.bias"))
+        read = _reader(head)
+        self.fc = backend.linear(read("fc.weight"), read("fc.bias") if "fc.bias" in head.tensors else None)
         self.before = nn.Identity()
         if config.norm_before_fc:
-            self.before = backend.norm(tensors["input_norm.weight"], config.rms_norm_eps)
+            self.before = backend.norm(read("input_norm.weight"), config.rms_norm_eps)
         norms = range(config.num_taps) if config.fc_norm else ()
         self.each = nn.CellList(
-            [backend.norm(tensors[f"fc_norm.{i}.weight"], config.rms_norm_eps) for i in norms]
+            [backend.norm(read(f"fc_norm.{i}.weight"), config.rms_norm_eps) for i in norms]
         )
 
     def construct(self, taps: Tensor) -> Tensor:
@@ -71,36 +73,35 @@ class Drafter(nn.Cell):
             positions: how many positions the rotary tables cover.
         """
         super().__init__()
-        config, tensors = head.config, head.tensors
-        self.hidden_size, self.positions, self.dtype = config.hidden_size, positions, backend.dtype
+        config, read = head.config, _reader(head)
+        self.hidden_size, self.positions = config.hidden_size, positions
+        self.dtype = backend.formats.activations
         self.draft_vocab_size = config.draft_vocab_size
         own = config.own_embedding
-        self.vocabulary = backend.vocabulary(tensors["embed.weight"]) if own else vocabulary
+        self.vocabulary = backend.vocabulary(read("embed.weight")) if own else vocabulary
         shared = config.shares_lm_head
-        self.head = unembedding if shared else backend.vocabulary(tensors["lm_head.weight"])
+        self.head = unembedding if shared else backend.vocabulary(read("lm_head.weight"))
         self.fuse = Fuse(head, backend)
         self.cache = KVCache(
-            config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.dtype
+            config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.formats.kv
         )
         self.rows = backend.rows(config.rope, positions, self.cache)
         self.steps = backend.steps(slots)
         # The first layer's input comes normed: embedding and feature have a norm each.
         self.layers = nn.CellList(
             [
-                backend.layer(
-                    config, tensors.__getitem__, _names(f"layers.{i}."), self.cache, i, normed=i > 0
-                )
+                backend.layer(config, read, _names(f"layers.{i}."), self.cache, i, normed=i > 0)
                 for i in range(config.num_layers)
             ]
         )
         self.pair = backend.pair(
             self.vocabulary,
-            tensors["layers.0.input_norm.weight"],
-            tensors["layers.0.hidden_norm.weight"],
+            read("layers.0.input_norm.weight"),
+            read("layers.0.hidden_norm.weight"),
             config.rms_norm_eps,
             residual_is_normed=config.norm_before_residual,
         )
-        self.norm = backend.norm(tensors["norm.weight"], config.rms_norm_eps)
+        self.norm = backend.norm(read("norm.weight"), config.rms_norm_eps)
         self.feature_is_normed = config.norm_output
         ids = np.arange(config.draft_vocab_size, dtype=np.int32) if head.d2t is None else head.d2t
         self.target_ids = parameter(ids, "target_ids", ms.int32)
@@ -141,6 +142,10 @@ class Drafter(nn.Cell):
     def next_feature(self, hidden: Tensor) -> Tensor:
         """What stands in for the feature of the next position while drafting, ``[B, N, E]``."""
         return self.norm(hidden) if self.feature_is_normed else hidden
+
+
+def _reader(head: Head) -> Read:
+    return lambda name: Weight.of(head.tensors[name])
 
 
 def _names(prefix: str) -> LayerNames:
