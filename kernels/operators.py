@@ -7,6 +7,7 @@ op a copy as soon as a stock operator updates the same Parameter in one graph.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import mindspore as ms
 from mindspore import ops
@@ -242,7 +243,7 @@ class Operators:
         return made
 
 
-def _first(first: object, *_: object) -> object:
+def _first(first: Any, *_: Any) -> Any:
     return first
 
 

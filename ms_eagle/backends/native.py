@@ -1,5 +1,7 @@
 """Teacher and drafter from our own CPU kernels: float32, batch-invariant, weights packed and held once."""
 
+from typing import cast
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
@@ -9,7 +11,7 @@ from ms_eagle.backends.native_steps import NativeSteps
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import load
 from ms_eagle.kernels.operators import Operators
-from ms_eagle.models.attention import AttentionConfig
+from ms_eagle.models.architecture import LayerConfig
 from ms_eagle.models.backend import Backend, Choice, Formats, LayerNames, Vocabulary
 from ms_eagle.models.commit import commit_by_length
 from ms_eagle.models.kv_cache import KVCache
@@ -47,7 +49,7 @@ class NativeBackend(Backend):
     @override
     def layer(
         self,
-        config: AttentionConfig,
+        config: LayerConfig,
         read: Read,
         names: LayerNames,
         cache: KVCache,
@@ -78,11 +80,13 @@ class NativeBackend(Backend):
         *,
         residual_is_normed: bool,
     ) -> nn.Cell:
-        return native.Pair(self.operators, vocabulary, input_norm, feature_norm, eps, residual_is_normed)
+        own = cast(native.Vocabulary, vocabulary)  # a backend is handed what it made
+        return native.Pair(self.operators, own, input_norm, feature_norm, eps, residual_is_normed)
 
     @override
     def children(self, vocabulary: Vocabulary, norm: nn.Cell, names: Parameter, k: int) -> nn.Cell:
-        return native.Children(self.operators, vocabulary, norm, names, k)
+        own = cast(native.Vocabulary, vocabulary), cast(native.RMSNorm, norm)
+        return native.Children(self.operators, *own, names, k)
 
     @override
     def choice(self) -> Choice:
@@ -145,7 +149,7 @@ class _NativeLayer(nn.Cell):
     def __init__(
         self,
         operators: Operators,
-        config: AttentionConfig,
+        config: LayerConfig,
         read: Read,
         names: LayerNames,
         cache: KVCache,

@@ -7,7 +7,8 @@ from typing_extensions import override
 from ms_eagle.backends.stock_steps import StockSteps
 from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.kernels.fused import FusedAttention
-from ms_eagle.models.attention import Attention, AttentionConfig, linear
+from ms_eagle.models.architecture import LayerConfig
+from ms_eagle.models.attention import Attention, linear
 from ms_eagle.models.backend import Backend, Choice, Formats, LayerNames, Vocabulary
 from ms_eagle.models.commit import FastReorder
 from ms_eagle.models.kv_cache import KVCache
@@ -42,7 +43,7 @@ class StockBackend(Backend):
     @override
     def layer(
         self,
-        config: AttentionConfig,
+        config: LayerConfig,
         read: Read,
         names: LayerNames,
         cache: KVCache,
@@ -52,7 +53,7 @@ class StockBackend(Backend):
         kernel = self.kernel(config)
         return _StockLayer(config, read, names, cache, index, normed, kernel, self.formats.weights)
 
-    def kernel(self, config: AttentionConfig) -> nn.Cell:
+    def kernel(self, config: LayerConfig) -> nn.Cell:
         """The attention kernel for a model's sizes."""
         if self.name == "fused":
             return FusedAttention(config.num_heads, config.head_dim)
@@ -207,7 +208,7 @@ class _StockLayer(nn.Cell):
 
     def __init__(
         self,
-        config: AttentionConfig,
+        config: LayerConfig,
         read: Read,
         names: LayerNames,
         cache: KVCache,

@@ -1,32 +1,17 @@
 """Grouped-query attention around a kernel, for the teacher's blocks and the drafter's layers."""
 
-from typing import Protocol
-
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
+from ms_eagle.models.architecture import LayerConfig
 from ms_eagle.models.layers import Linear, RMSNorm, rotate
 from ms_eagle.models.weight import Read, joined
-
-
-class AttentionConfig(Protocol):
-    """What an attention layer needs to know; both ``DecoderConfig`` and ``HeadConfig`` have it."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    qkv_bias: bool
-    o_bias: bool
-    qk_norm: bool
-    rms_norm_eps: float
 
 
 class Attention(nn.Cell):
     """Grouped-query attention of one layer; q, k and v come from one product."""
 
-    def __init__(
-        self, config: AttentionConfig, read: Read, prefix: str, kernel: nn.Cell, dtype: ms.Type
-    ) -> None:
+    def __init__(self, config: LayerConfig, read: Read, prefix: str, kernel: nn.Cell, dtype: ms.Type) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.qkv = linear(read, prefix, ("q_proj", "k_proj", "v_proj"), config.qkv_bias, dtype)

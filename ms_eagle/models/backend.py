@@ -13,7 +13,7 @@ from typing import Protocol
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn
 
-from ms_eagle.models.attention import AttentionConfig
+from ms_eagle.models.architecture import LayerConfig
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.rope import RopeConfig
 from ms_eagle.models.weight import Read, Weight
@@ -225,7 +225,7 @@ class Backend(Protocol):
 
     def layer(
         self,
-        config: AttentionConfig,
+        config: LayerConfig,
         read: Read,
         names: LayerNames,
         cache: KVCache,

@@ -68,14 +68,11 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     return index.reshape(rows, count).astype(ms.int32), value
 
 
-def choose_greedy(logits: Tensor, penalty: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
-    """Argmax of every row after the repetition penalty, the lowest index on ties.
+def choose_greedy(logits: Tensor) -> Tensor:
+    """Argmax of every row, the lowest index on ties.
 
-    # logits float32 [B, N, V], penalty float32 [B], seen bool [B, N, V] -> int32 [B, N]
-    Without `seen` there is no penalty.
+    # logits float32 [B, N, V] -> int32 [B, N]
     """
-    if seen is not None:
-        logits = penalise(logits, penalty, seen)
     index, _ = argmax(logits)
     return index
 
