@@ -9,6 +9,7 @@ import threading
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
+from ms_eagle.kernels.formats import StoredWeight, floats
 from ms_eagle.kernels.library import ABSENT, PANEL, Library
 from ms_eagle.kernels.operators import Operators
 
@@ -32,20 +33,19 @@ class AttentionBlock(nn.Cell):
     def __init__(
         self,
         operators: Operators,
-        qkv: np.ndarray,
-        out: np.ndarray,
+        qkv: StoredWeight,
+        out: StoredWeight,
         eps: float,
         cache_shape: tuple[int, int, int, int],
         *,
-        norm: np.ndarray | None = None,
-        qkv_bias: np.ndarray | None = None,
-        out_bias: np.ndarray | None = None,
-        q_norm: np.ndarray | None = None,
-        k_norm: np.ndarray | None = None,
+        norm: StoredWeight | None = None,
+        qkv_bias: StoredWeight | None = None,
+        out_bias: StoredWeight | None = None,
+        q_norm: StoredWeight | None = None,
+        k_norm: StoredWeight | None = None,
     ) -> None:
         super().__init__()
-        self.qkv = _parameter(operators.library.pack(qkv), "qkv")
-        self.out = _parameter(operators.library.pack(out), "out")
+        self.qkv, self.out = _packed(operators, "qkv", qkv), _packed(operators, "out", out)
         self.norm, self.qkv_bias, self.out_bias = _vector(norm), _vector(qkv_bias), _vector(out_bias)
         self.q_norm, self.k_norm, self.eps = _vector(q_norm), _vector(k_norm), _scalar(eps)
         self.layout = _layout(cache_shape)
@@ -115,18 +115,17 @@ class MlpBlock(nn.Cell):
     def __init__(
         self,
         operators: Operators,
-        gate: np.ndarray,
-        up: np.ndarray,
-        down: np.ndarray,
+        gate: StoredWeight,
+        up: StoredWeight,
+        down: StoredWeight,
         eps: float,
         *,
-        norm: np.ndarray | None = None,
-        gate_up_bias: np.ndarray | None = None,
-        down_bias: np.ndarray | None = None,
+        norm: StoredWeight | None = None,
+        gate_up_bias: StoredWeight | None = None,
+        down_bias: StoredWeight | None = None,
     ) -> None:
         super().__init__()
-        self.gate_up = _parameter(operators.library.pack_pair(gate, up), "gate_up")
-        self.down = _parameter(operators.library.pack(down), "down")
+        self.gate_up, self.down = _packed(operators, "gate_up", gate, up), _packed(operators, "down", down)
         self.gate_up_bias, self.down_bias = _vector(gate_up_bias), _vector(down_bias)
         self.norm, self.eps = _vector(norm), _scalar(eps)
         self.run = operators.mlp_block
@@ -142,14 +141,14 @@ class Linear(nn.Cell):
     def __init__(
         self,
         operators: Operators,
-        weight: np.ndarray,
-        bias: np.ndarray | None = None,
+        weight: StoredWeight,
+        bias: StoredWeight | None = None,
         *,
-        norm: np.ndarray | None = None,
+        norm: StoredWeight | None = None,
         eps: float = 0.0,
     ) -> None:
         super().__init__()
-        self.weight = _parameter(operators.library.pack(weight), "weight")
+        self.weight = _packed(operators, "weight", weight)
         self.bias, self.norm, self.eps = _vector(bias), _vector(norm), _scalar(eps)
         self.run = operators.linear(weight.shape[0])
 
@@ -161,10 +160,10 @@ class Linear(nn.Cell):
 class Vocabulary(nn.Cell):
     """A matrix ``[V, E]`` held once, packed, for embedding, logits and their argmax alike."""
 
-    def __init__(self, operators: Operators, weight: np.ndarray) -> None:
+    def __init__(self, operators: Operators, weight: StoredWeight) -> None:
         super().__init__()
         size, width = weight.shape
-        self.weight = _parameter(operators.library.pack(weight), "weight")
+        self.weight = _packed(operators, "weight", weight)
         self.size = Tensor(np.array([size], np.int32))
         self.absent, self.eps = Tensor(ABSENT), _scalar(0.0)
         self.run_embed = operators.embed(width)
@@ -178,7 +177,7 @@ class Vocabulary(nn.Cell):
         """``[B, N, E] -> [B, N, V]``."""
         return self.run_logits(hidden, self.absent, self.weight, self.absent, self.eps)
 
-    def argmax(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def greedy(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, N, E] ->`` the lowest id of the largest logit, int32 ``[B, N]``, and whether any is NaN or
         infinite, bool ``[B]``.
 
@@ -202,15 +201,15 @@ class Pair(nn.Cell):
         self,
         operators: Operators,
         vocabulary: Vocabulary,
-        input_norm: np.ndarray,
-        feature_norm: np.ndarray,
+        input_norm: StoredWeight,
+        feature_norm: StoredWeight,
         eps: float,
         residual_is_normed: bool,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.input_norm = _parameter(input_norm, "input_norm")
-        self.feature_norm = _parameter(feature_norm, "feature_norm")
+        self.input_norm = _vector(input_norm, "input_norm")
+        self.feature_norm = _vector(feature_norm, "feature_norm")
         self.normed, self.eps = Tensor(np.array([residual_is_normed], np.int32)), _scalar(eps)
         self.run = operators.pair()
 
@@ -254,9 +253,9 @@ class Children(nn.Cell):
 class RMSNorm(nn.Cell):
     """Root-mean-square norm over the last dimension (arXiv 1910.07467)."""
 
-    def __init__(self, operators: Operators, weight: np.ndarray, eps: float) -> None:
+    def __init__(self, operators: Operators, weight: StoredWeight, eps: float) -> None:
         super().__init__()
-        self.weight, self.eps = _parameter(weight, "weight"), _scalar(eps)
+        self.weight, self.eps = _vector(weight, "weight"), _scalar(eps)
         self.run = operators.rms_norm
 
     def construct(self, x: Tensor) -> Tensor:
@@ -308,10 +307,15 @@ def _parameter(array: np.ndarray, name: str) -> Parameter:
     return Parameter(tensor, name=name, requires_grad=False)
 
 
-def _vector(array: np.ndarray | None) -> Parameter | Tensor:
-    if array is None:
-        return Tensor(ABSENT)
-    return _parameter(array, "vector")
+def _packed(operators: Operators, name: str, *weights: StoredWeight) -> Parameter:
+    """The panels of one matrix, or of a pair by turns."""
+    matrices = [floats(weight, "native") for weight in weights]
+    pack = operators.library.pack if len(matrices) == 1 else operators.library.pack_pair
+    return _parameter(pack(*matrices), name)
+
+
+def _vector(weight: StoredWeight | None, name: str = "vector") -> Parameter | Tensor:
+    return Tensor(ABSENT) if weight is None else _parameter(floats(weight, "native"), name)
 
 
 def _layout(cache_shape: tuple[int, int, int, int]) -> Tensor:

@@ -7,6 +7,7 @@ op a copy as soon as a stock operator updates the same Parameter in one graph.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import mindspore as ms
 from mindspore import ops
@@ -183,12 +184,12 @@ class Operators:
 
     def accept(self) -> ops.Custom:
         """``(tokens, parents, depths, valid [B,N], ancestors [B,D+1,N], choices [B,N], active [B]) ->``
-        accepted ``[B]``, path ``[B,D+1]``, bonus ``[B]``, emitted ``[B,D+1]``, count ``[B]``."""
+        accepted ``[B]``, path ``[B,D+1]``, emitted ``[B,D+1]``, count ``[B]``."""
         return self._make(
             "AcceptRows",
             ("tokens", "parents", "depths", "valid", "ancestors", "choices", "active"),
-            lambda *shapes: (shapes[6], shapes[4][:2], shapes[6], shapes[4][:2], shapes[6]),
-            lambda *_: (_INT,) * 5,
+            lambda *shapes: (shapes[6], shapes[4][:2], shapes[4][:2], shapes[6]),
+            lambda *_: (_INT,) * 4,
         )
 
     def path_slots(self) -> ops.Custom:
@@ -242,7 +243,7 @@ class Operators:
         return made
 
 
-def _first(first: object, *_: object) -> object:
+def _first(first: Any, *_: Any) -> Any:
     return first
 
 

@@ -5,11 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import mindspore as ms
-import numpy as np
 from mindspore import nn
 
 from ms_eagle.backends import choosing as device
-from ms_eagle.backends.stock import StockBackend as Backend
 from ms_eagle.checkpoints import sources
 from ms_eagle.checkpoints.directory import Checkpoint
 from ms_eagle.checkpoints.sources import ModelFiles
@@ -24,9 +22,11 @@ from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.library import available_cores
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.commit import CloneReorder, FullReorder, KeepOrder
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
+from ms_eagle.models.weight import Read, Weight
 from ms_eagle.reference.loading import ReferenceMode
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.loading import load_tokenizer
@@ -109,7 +109,7 @@ def load_teacher(
     with progress.steps("loading weights", len(model.decoder.tensor_shapes())) as step:
         return Teacher(
             model.decoder,
-            _counted(model.checkpoint.read, step.advance),
+            _counted(model.checkpoint.weight, step.advance),
             backend,
             batch=sizes.batch,
             slots=sizes.slots,
@@ -293,10 +293,10 @@ def reorder(config: Config, backend: Backend) -> Callable[[KVCache], nn.Cell]:
     return kinds[config.execution.commit]
 
 
-def _counted(read: Callable[[str], np.ndarray], advance: Callable[[], None]) -> Callable[[str], np.ndarray]:
+def _counted(read: Read, advance: Callable[[], None]) -> Read:
     """``read``, telling ``advance`` of every tensor."""
 
-    def reading(name: str) -> np.ndarray:
+    def reading(name: str) -> Weight:
         advance()
         return read(name)
 

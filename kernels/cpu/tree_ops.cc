@@ -232,10 +232,10 @@ MS_EAGLE_OP(LayTree) {
 }
 
 // tokens, parents, depths int32 [B,N], valid bool [B,N], ancestors int32 [B,D+1,N], choices int32 [B,N], active bool [B]
-// -> accepted int32 [B], path int32 [B,D+1], bonus int32 [B], emitted int32 [B,D+1], count int32 [B].
+// -> accepted int32 [B], path int32 [B,D+1], emitted int32 [B,D+1], count int32 [B].
 MS_EAGLE_OP(AcceptRows) {
   return guard(extra, [&] {
-    const Arguments args("AcceptRows", 12, count, data, ranks, shapes, types);
+    const Arguments args("AcceptRows", 11, count, data, ranks, shapes, types);
     const Index batch = args.dim(4, 0, "ancestors"), levels = args.dim(4, 1, "ancestors");
     const Index rows = args.dim(4, 2, "ancestors");
     const int32_t* tokens = args.ints(0, "tokens", {batch, rows});
@@ -250,9 +250,8 @@ MS_EAGLE_OP(AcceptRows) {
     check_range(args, "ancestors", ancestors, batch * levels * rows, rows);
     int32_t* accepted = args.ints(7, "accepted", {batch});
     int32_t* path = args.ints(8, "path", {batch, levels});
-    int32_t* bonus = args.ints(9, "bonus", {batch});
-    int32_t* emitted = args.ints(10, "emitted", {batch, levels});
-    int32_t* emitted_count = args.ints(11, "count", {batch});
+    int32_t* emitted = args.ints(9, "emitted", {batch, levels});
+    int32_t* emitted_count = args.ints(10, "count", {batch});
     std::fill(accepted, accepted + batch, 0);
     std::fill(path, path + batch * levels, 0);
     for (Index b = 0; b < batch; ++b) {
@@ -272,7 +271,6 @@ MS_EAGLE_OP(AcceptRows) {
       for (Index depth = 0; depth < levels; ++depth)
         emitted[b * levels + depth] =
             depth < emitted_count[b] ? choices[from + path[b * levels + depth]] : 0;
-      bonus[b] = emitted[b * levels + accepted[b]];
     }
   });
 }

@@ -12,6 +12,7 @@ from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.build import NativeUnavailable
+from ms_eagle.models.backend import Backend
 from ms_eagle.system.settings import start
 
 DTYPES = {"float32": ms.float32, "float16": ms.float16, "bfloat16": ms.bfloat16}
@@ -39,7 +40,7 @@ def backend(
     threads: int | None,
     strays: int,
     notice: Callable[[str], None],
-) -> StockBackend | NativeBackend:
+) -> Backend:
     """What ``execution.kernels`` stands for here.
 
     Args:
@@ -87,12 +88,12 @@ def backend(
 
 
 def probed(
-    chosen: StockBackend | NativeBackend,
+    chosen: Backend,
     heads: int,
     kv_heads: int,
     head_dim: int,
     notice: Callable[[str], None],
-) -> StockBackend | NativeBackend:
+) -> Backend:
     """Fused kernels that have shown on this device that they are right, or eager ones in their place.
 
     Args:
@@ -102,14 +103,14 @@ def probed(
     """
     if chosen.name != "fused":
         return chosen
-    found = attention_parity.probe(heads, kv_heads, head_dim, chosen.dtype)
+    found = attention_parity.probe(heads, kv_heads, head_dim, chosen.formats.activations)
     if found is None:
         return chosen
     notice(
         f"fused attention differs from eager by {found.difference:.3g} at {found.case.slots} keys (allowed "
         f"is {found.tolerance:.3g}): eager kernels compute instead; tools/selftest.py writes a report"
     )
-    return StockBackend("eager", chosen.dtype)
+    return StockBackend("eager", chosen.formats.activations)
 
 
 __all__ = ["DTYPES", "backend", "dtype", "probed", "start"]

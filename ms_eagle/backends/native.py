@@ -1,30 +1,29 @@
-"""Decoders from our own CPU kernels: float32, batch-invariant, weights packed once and held once."""
+"""Teacher and drafter from our own CPU kernels: float32, batch-invariant, weights packed and held once."""
+
+from typing import cast
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
+from typing_extensions import override
 
 from ms_eagle.backends.native_steps import NativeSteps
-from ms_eagle.backends.stock import LayerNames
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import load
 from ms_eagle.kernels.operators import Operators
-from ms_eagle.models.attention import AttentionConfig, Read
+from ms_eagle.models.architecture import LayerConfig
+from ms_eagle.models.backend import Backend, Choice, Formats, LayerNames, Vocabulary
 from ms_eagle.models.commit import commit_by_length
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.rope import RopeConfig
+from ms_eagle.models.weight import Read, Weight, joined
 from ms_eagle.sampling.fixed_point import DECAY
 
 
-class NativeBackend:
-    """Our kernels through ``ops.Custom``; see ``backend`` for the methods.
+class NativeBackend(Backend):
+    """Our kernels through ``ops.Custom``."""
 
-    Attributes:
-        name: ``native``.
-        dtype: float32.
-    """
-
-    name, dtype = "native", ms.float32
+    name, formats = "native", Formats.uniform(ms.float32)
 
     def __init__(self, threads: int | None, strays: int) -> None:
         """Build the kernels if this machine has not, and load them.
@@ -39,83 +38,78 @@ class NativeBackend:
         self.operators = Operators(load(threads))
         self.strays = strays
 
+    @override
     def steps(self, slots: int) -> NativeSteps:
-        """See ``backend``."""
         return NativeSteps(self.operators, slots)
 
+    @override
     def rows(self, rope: RopeConfig, positions: int, cache: KVCache) -> nn.Cell:
-        """See ``backend``."""
         return _NativeRows(self.operators, rope, positions, self.strays)
 
+    @override
     def layer(
         self,
-        config: AttentionConfig,
+        config: LayerConfig,
         read: Read,
         names: LayerNames,
         cache: KVCache,
         index: int,
         normed: bool,
     ) -> nn.Cell:
-        """See ``backend``."""
         return _NativeLayer(self.operators, config, read, names, cache, index, normed)
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray | None) -> nn.Cell:
-        """See ``backend``."""
+    @override
+    def linear(self, weight: Weight, bias: Weight | None) -> nn.Cell:
         return native.Linear(self.operators, weight, bias)
 
-    def norm(self, weight: np.ndarray, eps: float) -> nn.Cell:
-        """See ``backend``."""
+    @override
+    def norm(self, weight: Weight, eps: float) -> nn.Cell:
         return native.RMSNorm(self.operators, weight, eps)
 
-    def vocabulary(self, weight: np.ndarray) -> nn.Cell:
-        """See ``backend``."""
-        return NativeVocabulary(self.operators, weight)
+    @override
+    def vocabulary(self, weight: Weight) -> Vocabulary:
+        return native.Vocabulary(self.operators, weight)
 
+    @override
     def pair(
         self,
-        vocabulary: nn.Cell,
-        input_norm: np.ndarray,
-        feature_norm: np.ndarray,
+        vocabulary: Vocabulary,
+        input_norm: Weight,
+        feature_norm: Weight,
         eps: float,
         *,
         residual_is_normed: bool,
     ) -> nn.Cell:
-        """See ``backend``."""
-        return native.Pair(self.operators, vocabulary, input_norm, feature_norm, eps, residual_is_normed)
+        own = cast(native.Vocabulary, vocabulary)  # a backend is handed what it made
+        return native.Pair(self.operators, own, input_norm, feature_norm, eps, residual_is_normed)
 
-    def children(self, vocabulary: nn.Cell, norm: nn.Cell, names: Parameter, k: int) -> nn.Cell:
-        """See ``backend``."""
-        return native.Children(self.operators, vocabulary, norm, names, k)
+    @override
+    def children(self, vocabulary: Vocabulary, norm: nn.Cell, names: Parameter, k: int) -> nn.Cell:
+        own = cast(native.Vocabulary, vocabulary), cast(native.RMSNorm, norm)
+        return native.Children(self.operators, *own, names, k)
 
-    def choice(self) -> nn.Cell:
-        """See ``backend``."""
+    @override
+    def choice(self) -> Choice:
         return NativeChoice(self.operators)
 
-    def settle(self, *cells: nn.Cell) -> None:
-        """See ``backend``: to large memory pages, while the caller goes on."""
+    @override
+    def settle(self, *cells: nn.Cell) -> None:  # to large memory pages, while the caller goes on
         native.settle(self.operators.library, *cells)
 
+    @override
     def reorder(self, cache: KVCache) -> nn.Cell:
-        """See ``backend``; one op for all layers."""
         return _NativeReorder(self.operators, cache)
 
 
-class NativeVocabulary(native.Vocabulary):
-    """The packed matrix ``[V, E]``; greedy choice never writes the logits."""
-
-    def greedy(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, N, E] ->`` the lowest id of the largest logit ``[B, N]``, and ``[B]``: one is NaN or inf."""
-        return self.argmax(hidden)
-
-
-class NativeChoice(nn.Cell):
-    """Sampling as one kernel: bit for bit the choices of ``choice.StockChoice``; see there."""
+class NativeChoice(nn.Cell, Choice):
+    """Sampling as one kernel: bit for bit the choices of the stock operators."""
 
     def __init__(self, operators: Operators) -> None:
         super().__init__()
         self.decay = Parameter(DECAY, name="decay", requires_grad=False)
         self.run_sample, self.run_mark = operators.sample(), operators.mark()
 
+    @override
     def sample(
         self,
         logits: Tensor,
@@ -125,11 +119,10 @@ class NativeChoice(nn.Cell):
         params: Tensor,
         uniforms: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """See ``choice.StockChoice``."""
         return self.run_sample(logits, seen, paths, positions, params, uniforms, self.decay)
 
+    @override
     def remember(self, seen: Parameter, tokens: Tensor, count: Tensor) -> Tensor:
-        """See ``choice.StockChoice``."""
         self.run_mark(tokens, count, seen)
         return tokens
 
@@ -156,7 +149,7 @@ class _NativeLayer(nn.Cell):
     def __init__(
         self,
         operators: Operators,
-        config: AttentionConfig,
+        config: LayerConfig,
         read: Read,
         names: LayerNames,
         cache: KVCache,
@@ -166,19 +159,19 @@ class _NativeLayer(nn.Cell):
         super().__init__()
         eps = config.rms_norm_eps
 
-        def joined(prefix: str, parts: tuple[str, ...], kind: str, there: bool) -> np.ndarray | None:
-            return np.concatenate([read(f"{prefix}{part}.{kind}") for part in parts]) if there else None
+        def bias(prefix: str, parts: tuple[str, ...], there: bool) -> Weight | None:
+            return joined([read(f"{prefix}{part}.bias") for part in parts]) if there else None
 
         qkv, gate_up = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
         self.attention = native.AttentionBlock(
             operators,
-            joined(names.attention, qkv, "weight", True),
+            joined([read(f"{names.attention}{part}.weight") for part in qkv]),
             read(f"{names.attention}o_proj.weight"),
             eps,
             cache.shape,
             norm=read(f"{names.attention_norm}weight") if normed else None,
-            qkv_bias=joined(names.attention, qkv, "bias", config.qkv_bias),
-            out_bias=joined(names.attention, ("o_proj",), "bias", config.o_bias),
+            qkv_bias=bias(names.attention, qkv, config.qkv_bias),
+            out_bias=bias(names.attention, ("o_proj",), config.o_bias),
             q_norm=read(f"{names.attention}q_norm.weight") if config.qk_norm else None,
             k_norm=read(f"{names.attention}k_norm.weight") if config.qk_norm else None,
         )
@@ -189,8 +182,8 @@ class _NativeLayer(nn.Cell):
             read(f"{names.mlp}down_proj.weight"),
             eps,
             norm=read(f"{names.mlp_norm}weight"),
-            gate_up_bias=joined(names.mlp, gate_up, "bias", config.mlp_bias),
-            down_bias=joined(names.mlp, ("down_proj",), "bias", config.mlp_bias),
+            gate_up_bias=bias(names.mlp, gate_up, config.mlp_bias),
+            down_bias=bias(names.mlp, ("down_proj",), config.mlp_bias),
         )
         self.keys, self.values = cache.keys[index], cache.values[index]
 
@@ -201,13 +194,14 @@ class _NativeLayer(nn.Cell):
 
 
 class _NativeReorder(nn.Cell):
-    """See ``commit.FastReorder`` for the arguments."""
+    """One op for all layers; see ``commit.FastReorder`` for the arguments."""
 
     def __init__(self, operators: Operators, cache: KVCache) -> None:
         super().__init__()
-        self.cache, self.steps = cache, NativeSteps(operators, cache.shape[2])
+        self.trash = Tensor(np.array([cache.trash], np.int32))
+        self.moves = operators.path_slots()
         self.move = native.Commit(operators, ParameterTuple((*cache.keys, *cache.values)), cache.shape)
 
     def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
-        self.move(*self.steps.moves(path, count, n))
+        self.move(*self.moves(path, count, n, self.trash))
         return commit_by_length(n, count)

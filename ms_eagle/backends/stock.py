@@ -1,160 +1,152 @@
-"""What a decoder is made of, behind one interface, so that teacher and drafter are written once.
-
-A backend makes Cells from checkpoint tensors; ``StockBackend`` (here) from MindSpore operators with a chosen
-attention kernel, ``NativeBackend`` (``native_backend``) from our own CPU kernels:
-
-``steps(slots)``
-    the steps of a cycle between its forwards, see ``steps``; they also say what rows see;
-``rows(rope, positions, cache)``
-    a Cell ``(positions [B,N], slots [B,N], seen) -> rows``, a tuple that ``layer`` understands and that is
-    worked out once for all layers;
-``layer(config, read, names, cache, index, normed)``
-    a Cell ``(x [B,N,A], residual [B,N,E], rows) -> [B,N,E]``: attention, then MLP, each with its residual;
-``linear(weight, bias)``, ``norm(weight, eps)``
-    Cells ``[B,N,in] -> [B,N,out]``;
-``vocabulary(weight)``
-    a Cell with the methods ``embed``, ``logits`` and ``greedy``;
-``pair(vocabulary, input_norm, feature_norm, eps, residual_is_normed)``
-    a Cell ``(tokens [B,N], features [B,N,E]) -> x [B,N,A+E], residual [B,N,E]``: what a drafter's first layer
-    reads, the normed embedding beside the normed feature;
-``children(vocabulary, norm, names, k)``
-    a Cell ``hidden [B,R,E] -> tokens [B,R,k], log-probabilities [B,R,k]``, see ``Drafter.children``;
-``choice()``
-    a Cell with the methods ``sample`` and ``remember``, see ``choice.StockChoice``;
-``reorder(cache)``
-    a Cell that commits the accepted path, as ``commit.FastReorder`` does;
-``settle(*cells)``
-    puts the weights and caches of loaded Cells where they are read fastest.
-"""
-
-from dataclasses import dataclass
+"""Teacher and drafter from MindSpore's own operators, with a chosen attention kernel."""
 
 import mindspore as ms
-import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from typing_extensions import override
 
 from ms_eagle.backends.stock_steps import StockSteps
 from ms_eagle.kernels.eager import EagerAttention
 from ms_eagle.kernels.fused import FusedAttention
-from ms_eagle.models.attention import Attention, AttentionConfig, Read, joined
+from ms_eagle.models.architecture import LayerConfig
+from ms_eagle.models.attention import Attention, linear
+from ms_eagle.models.backend import Backend, Choice, Formats, LayerNames, Vocabulary
 from ms_eagle.models.commit import FastReorder
 from ms_eagle.models.kv_cache import KVCache
-from ms_eagle.models.layers import Linear, RMSNorm, SwiGLU, parameter
+from ms_eagle.models.layers import Linear, RMSNorm, SwiGLU, parameter, weight_parameter
 from ms_eagle.models.rope import RopeConfig
-from ms_eagle.sampling.choice import StockChoice, any_not_finite, choose_greedy
+from ms_eagle.models.weight import Read, Weight
+from ms_eagle.sampling.choice import (
+    any_not_finite,
+    choose_greedy,
+    choose_sampled,
+    mark_seen,
+    seen_rows,
+    without_ends,
+)
 from ms_eagle.tree.growth import top_children
 
 
-@dataclass(frozen=True)
-class LayerNames:
-    """Where the tensors of one layer stand in a checkpoint: prefixes that end in a dot."""
-
-    attention_norm: str
-    attention: str
-    mlp_norm: str
-    mlp: str
-
-
-class StockBackend:
-    """MindSpore's own operators, on any device.
-
-    Attributes:
-        name: of the attention kernel, ``eager`` or ``fused``.
-        dtype: of weights, caches and activations; norms, softmax and rotation work in float32.
-    """
+class StockBackend(Backend):
+    """On any device; ``name`` is that of the attention kernel, ``eager`` or ``fused``."""
 
     def __init__(self, name: str, dtype: ms.Type) -> None:
-        self.name, self.dtype = name, dtype
+        self.name, self.formats = name, Formats.uniform(dtype)
 
+    @override
     def steps(self, slots: int) -> StockSteps:
-        """The steps over a cache of ``slots`` slots."""
         return StockSteps(slots)
 
+    @override
     def rows(self, rope: RopeConfig, positions: int, cache: KVCache) -> nn.Cell:
-        """See the module; ``positions`` is how many the rotary tables cover."""
         return _StockRows(rope, positions, cache)
 
+    @override
     def layer(
         self,
-        config: AttentionConfig,
+        config: LayerConfig,
         read: Read,
         names: LayerNames,
         cache: KVCache,
         index: int,
         normed: bool,
     ) -> nn.Cell:
-        """See the module; ``normed``: the layer norms its own input, else it comes normed."""
         kernel = self.kernel(config)
-        return _StockLayer(config, read, names, cache, index, normed, kernel, self.dtype)
+        return _StockLayer(config, read, names, cache, index, normed, kernel, self.formats.weights)
 
-    def kernel(self, config: AttentionConfig) -> nn.Cell:
+    def kernel(self, config: LayerConfig) -> nn.Cell:
         """The attention kernel for a model's sizes."""
         if self.name == "fused":
             return FusedAttention(config.num_heads, config.head_dim)
         return EagerAttention(config.head_dim)
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray | None) -> nn.Cell:
-        """``[B, N, in] -> [B, N, out]``; weight ``[out, in]``."""
-        return Linear(weight, bias, self.dtype)
+    @override
+    def linear(self, weight: Weight, bias: Weight | None) -> nn.Cell:
+        return Linear(weight, bias, self.formats.weights)
 
-    def norm(self, weight: np.ndarray, eps: float) -> nn.Cell:
-        """RMSNorm over the last dimension."""
-        return RMSNorm(weight, eps, self.dtype)
+    @override
+    def norm(self, weight: Weight, eps: float) -> nn.Cell:
+        return RMSNorm(weight, eps, self.formats.weights)
 
-    def vocabulary(self, weight: np.ndarray) -> nn.Cell:
-        """Embedding and LM head over one matrix ``[V, E]``."""
-        return StockVocabulary(weight, self.dtype)
+    @override
+    def vocabulary(self, weight: Weight) -> Vocabulary:
+        return StockVocabulary(weight, self.formats.weights)
 
+    @override
     def pair(
         self,
-        vocabulary: nn.Cell,
-        input_norm: np.ndarray,
-        feature_norm: np.ndarray,
+        vocabulary: Vocabulary,
+        input_norm: Weight,
+        feature_norm: Weight,
         eps: float,
         *,
         residual_is_normed: bool,
     ) -> nn.Cell:
-        """See the module; ``residual_is_normed``: the residual is the normed feature."""
         norms = self.norm(input_norm, eps), self.norm(feature_norm, eps)
         return _StockPair(vocabulary, *norms, residual_is_normed)
 
-    def children(self, vocabulary: nn.Cell, norm: nn.Cell, names: Parameter, k: int) -> nn.Cell:
-        """See the module; ``norm``: of hidden states; ``names``: a token for each column, ``[V]`` int32."""
+    @override
+    def children(self, vocabulary: Vocabulary, norm: nn.Cell, names: Parameter, k: int) -> nn.Cell:
         return _StockChildren(vocabulary, norm, names, k)
 
-    def choice(self) -> nn.Cell:
-        """See the module."""
+    @override
+    def choice(self) -> Choice:
         return StockChoice()
 
+    @override
     def reorder(self, cache: KVCache) -> nn.Cell:
-        """See the module."""
         return FastReorder(cache)
 
-    def settle(self, *cells: nn.Cell) -> None:
-        """See the module; stock operators are not fast enough to notice where weights lie."""
+    @override
+    def settle(self, *cells: nn.Cell) -> None:  # stock operators do not notice where weights lie
+        pass
 
 
-class StockVocabulary(nn.Cell):
-    """A matrix ``[V, E]`` for looking tokens up and for scoring them."""
+class StockChoice(nn.Cell, Choice):
+    """Sampling by MindSpore operators."""
 
-    def __init__(self, weight: np.ndarray, dtype: ms.Type) -> None:
+    @override
+    def sample(
+        self,
+        logits: Tensor,
+        seen: Parameter,
+        paths: Tensor,
+        positions: Tensor,
+        params: Tensor,
+        uniforms: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        drawn = ops.gather_d(uniforms, 1, positions + 1)
+        going_on = without_ends(logits, positions, params)
+        return choose_sampled(going_on, seen_rows(seen, paths), params, drawn), any_not_finite(logits)
+
+    @override
+    def remember(self, seen: Parameter, tokens: Tensor, count: Tensor) -> Tensor:
+        batch, width = tokens.shape
+        valid = ops.arange(width).astype(ms.int32).reshape(1, width) < count.reshape(batch, 1)
+        ops.assign(seen, mark_seen(seen, tokens, valid))
+        return tokens
+
+
+class StockVocabulary(nn.Cell, Vocabulary):
+    """One Parameter for embedding and LM head."""
+
+    def __init__(self, weight: Weight, dtype: ms.Type) -> None:
         super().__init__()
         self.size = weight.shape[0]
-        self.weight = parameter(weight, "weight", dtype)
+        self.weight = weight_parameter(weight, "weight", dtype)
         self.multiply = ops.MatMul(transpose_b=True)
 
+    @override
     def embed(self, tokens: Tensor) -> Tensor:
-        """int32 ``[B, N]`` in ``[0, V) -> [B, N, E]``."""
         return ops.gather(self.weight, tokens, 0)
 
+    @override
     def logits(self, hidden: Tensor) -> Tensor:
-        """``[B, N, E] ->`` float32 ``[B, N, V]``."""
         batch, rows, width = hidden.shape
         out = self.multiply(hidden.reshape(batch * rows, width), self.weight)
         return out.reshape(batch, rows, self.size).astype(ms.float32)
 
+    @override
     def greedy(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, N, E] ->`` the lowest id of the largest logit ``[B, N]``, and ``[B]``: one is NaN or inf."""
         logits = self.logits(hidden)
         return choose_greedy(logits), any_not_finite(logits)
 
@@ -162,7 +154,9 @@ class StockVocabulary(nn.Cell):
 class _StockPair(nn.Cell):
     """Embedding and feature, each normed, side by side."""
 
-    def __init__(self, vocabulary: nn.Cell, input_norm: nn.Cell, feature_norm: nn.Cell, normed: bool) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, input_norm: nn.Cell, feature_norm: nn.Cell, normed: bool
+    ) -> None:
         super().__init__()
         self.vocabulary, self.input_norm, self.feature_norm = vocabulary, input_norm, feature_norm
         self.residual_is_normed = normed
@@ -176,7 +170,7 @@ class _StockPair(nn.Cell):
 class _StockChildren(nn.Cell):
     """Norm, LM head, log-softmax and top-k one after another."""
 
-    def __init__(self, vocabulary: nn.Cell, norm: nn.Cell, names: Parameter, k: int) -> None:
+    def __init__(self, vocabulary: Vocabulary, norm: nn.Cell, names: Parameter, k: int) -> None:
         super().__init__()
         self.vocabulary, self.norm, self.names, self.k = vocabulary, norm, names, k
 
@@ -214,7 +208,7 @@ class _StockLayer(nn.Cell):
 
     def __init__(
         self,
-        config: AttentionConfig,
+        config: LayerConfig,
         read: Read,
         names: LayerNames,
         cache: KVCache,
@@ -230,8 +224,8 @@ class _StockLayer(nn.Cell):
         self.attention = Attention(config, read, names.attention, kernel, dtype)
         self.mlp_norm = RMSNorm(read(f"{names.mlp_norm}weight"), eps, dtype)
         self.mlp = SwiGLU(
-            joined(read, names.mlp, ("gate_proj", "up_proj"), config.mlp_bias, dtype),
-            joined(read, names.mlp, ("down_proj",), config.mlp_bias, dtype),
+            linear(read, names.mlp, ("gate_proj", "up_proj"), config.mlp_bias, dtype),
+            linear(read, names.mlp, ("down_proj",), config.mlp_bias, dtype),
         )
         self.cache, self.index = cache, index
 

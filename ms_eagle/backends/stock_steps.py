@@ -1,61 +1,36 @@
-"""The steps of a cycle between its forwards, behind one interface: growth, rows, acceptance, report.
-
-They compute whole numbers and comparisons only. ``StockSteps`` (here) is made of the pure functions of
-``tree``, ``tensorize``, ``masks`` and ``accept``: the readable reference, in operators that every device has.
-``NativeSteps`` (``native_steps``) has each step as one CPU kernel. Both give the same integers.
-
-``seen`` says what rows see in the form that the backend's layers take: a mask ``[B, 1, N, S]`` bool,
-True = discard, or lists of slots ``[B, N, 2 + X]`` int32 (``kernels.native``). ``mask_of`` turns either into
-a mask on the host.
-"""
+"""The steps of a cycle from the pure functions of ``tree``: the readable reference, for every device."""
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
+from typing_extensions import override
 
-from ms_eagle.tree import accept, masks
-from ms_eagle.tree import growth as tree
+from ms_eagle.models.backend import Steps
+from ms_eagle.tree import accept, growth, masks
 from ms_eagle.tree.growth import Beam, Pool
+from ms_eagle.tree.masks import Rows
 from ms_eagle.tree.report import DRAFTER_NOT_FINITE, TEACHER_NOT_FINITE
 from ms_eagle.tree.shape import TreeShape
-from ms_eagle.tree.tensorize import tensorize
-
-Rows = tuple[Tensor, Tensor, Tensor]
-"""Positions and slots ``[B, N]`` int32, and what each row sees."""
-
-Tree = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-"""Tokens, parents, depths, the rows laid out, those that take part, scores, ``[B, N]`` each; ancestors
-``[B, D+1, N]``."""
+from ms_eagle.tree.tensorize import Tree, tensorize
 
 
-class StockSteps(nn.Cell):
+class StockSteps(nn.Cell, Steps):
     """The steps over a cache of ``slots`` slots per sequence."""
 
     def __init__(self, slots: int) -> None:
         super().__init__()
         self.slots = slots
 
+    @override
     def tensorizer(self, shape: TreeShape, log_confidence: float) -> nn.Cell:
-        """A Cell that lays out trees of one shape; see ``Tensorizer``."""
         return Tensorizer(shape, log_confidence, self.slots)
 
+    @override
     def chunk_rows(self, tokens: Tensor, start: Tensor, count: Tensor) -> Rows:
-        """Rows of a chunk of consecutive tokens.
-
-        Args:
-            tokens: ``[B, T]``, for its shape.
-            start: ``[B]`` int32; count: ``[B]`` int32 in ``0..T``, see ``masks.chunk_rows``.
-        """
         return masks.chunk_rows(start, count, tokens.shape[1], self.slots)
 
+    @override
     def level_rows(self, start: Tensor, active: Tensor, lineage: Tensor) -> Rows:
-        """Rows of a drafter's level, which follows those before it.
-
-        Args:
-            start: ``[B]`` int32, the committed length.
-            active: ``[B]`` bool; other sequences write to the trash slot.
-            lineage: ``[B, l, k]`` int32, see ``tree.Beam``.
-        """
         batch, levels, branch = lineage.shape
         slots = masks.level_slots(start, levels - 1, branch)
         landing = ops.select(
@@ -64,78 +39,50 @@ class StockSteps(nn.Cell):
             ops.full_like(slots, self.slots - 1),
         )
         places = ops.broadcast_to((start + (levels - 1)).reshape(batch, 1), (batch, branch))
-        return places, landing, masks.level_mask(start, start, lineage, self.slots)
+        return places, landing, masks.level_mask(start, lineage, self.slots)
 
+    @override
     def tree_rows(
         self, tokens: Tensor, depths: Tensor, valid: Tensor, ancestors: Tensor, start: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows of a tree, and the tokens along each row's path.
-
-        Args:
-            tokens: ``[B, N]`` int32; depths: ``[B, N]`` int32; valid: ``[B, N]`` bool.
-            ancestors: ``[B, D+1, N]`` int32.
-            start: ``[B]`` int32.
-
-        Returns:
-            ``Rows`` and ``[B, D+1, N]`` int32.
-        """
         return rows_of_tree(tokens, depths, valid, ancestors, start, self.slots)
 
+    @override
     def grow_root(self, root: Tensor, tokens: Tensor, log_probs: Tensor) -> tuple[Pool, Beam, Tensor]:
-        """``tree.grow_root`` with ``tokens`` and ``log_probs`` ``[B, 1, k]``."""
         batch, _, k = tokens.shape
-        return tree.grow_root(root, tokens.reshape(batch, k), log_probs.reshape(batch, k))
+        return growth.grow_root(root, tokens.reshape(batch, k), log_probs.reshape(batch, k))
 
+    @override
     def grow_level(
         self, pool: Pool, beam: Beam, tokens: Tensor, log_probs: Tensor
     ) -> tuple[Pool, Beam, Tensor]:
-        """``tree.grow_level``."""
-        return tree.grow_level(pool, beam, tokens, log_probs)
+        return growth.grow_level(pool, beam, tokens, log_probs)
 
-    def accept_rows(
-        self,
-        tokens: Tensor,
-        parents: Tensor,
-        depths: Tensor,
-        valid: Tensor,
-        ancestors: Tensor,
-        choices: Tensor,
-        active: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """``accept.accept``."""
-        return accept.accept(tokens, parents, depths, valid, ancestors, choices, active)
+    @override
+    def accept(self, tree: Tree, choices: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return accept.accept(tree, choices, active)
 
+    @override
     def moves(self, path: Tensor, count: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """``accept.path_slots`` in this cache."""
         return accept.path_slots(path, count, start, self.slots - 1)
 
+    @override
     def pick(self, x: Tensor, which: Tensor) -> Tensor:
-        """Rows of each sequence: ``[B, R, E]`` by ``[B, N]`` int32 in ``[0, R) -> [B, N, E]``."""
         batch, length, width = x.shape
         first = ops.arange(batch).astype(ms.int32).reshape(batch, 1) * length
         picked = ops.gather(x.reshape(batch * length, width), (which + first).reshape(which.size), 0)
         return picked.reshape(batch, which.shape[1], width)
 
+    @override
     def last_row(self, x: Tensor, count: Tensor, state: Tensor) -> Tensor:
-        """Row ``count - 1`` of ``[B, R, E]``, or ``state`` ``[B, E]`` where ``count`` ``[B]`` is 0."""
         batch, _, width = x.shape
         some = count > 0
         last = ops.select(some, count - 1, ops.zeros_like(count)).reshape(batch, 1)
         newest = self.pick(x, last).reshape(batch, width)
         return ops.select(ops.broadcast_to(some.reshape(batch, 1), newest.shape), newest, state)
 
+    @override
     def report(self, count: Tensor, fault: Tensor, broken: Tensor, start: Tensor, emitted: Tensor) -> Tensor:
-        """What the host reads after a cycle.
-
-        Args:
-            count: ``[B]`` int32, tokens emitted.
-            fault: ``[B]`` bool, the teacher's logits are not finite.
-            broken: ``[B]`` bool, the drafter's; of no account where ``start`` ``[B]`` is 0.
-            emitted: ``[B, T]`` int32.
-
-        Returns:
-            ``[B, 2 + T]`` int32: count, fault code, tokens.
-        """
         batch = count.shape[0]
         code = ops.logical_and(broken, start > 0).astype(ms.int32) * DRAFTER_NOT_FINITE
         code = ops.select(fault, ops.full_like(code, TEACHER_NOT_FINITE), code)
@@ -146,7 +93,6 @@ class Tensorizer(nn.Cell):
     """Lays out the best candidates of a pool as the rows of a tree batch."""
 
     def __init__(self, shape: TreeShape, log_confidence: float, slots: int) -> None:
-        """``log_confidence``: see ``tensorize``; ``slots``: S of the teacher's cache."""
         super().__init__()
         self.budget, self.depth, self.slots = shape.budget, shape.depth, slots
         self.log_confidence = Tensor([log_confidence], ms.float32)
@@ -160,22 +106,14 @@ class Tensorizer(nn.Cell):
         n: Tensor,
         active: Tensor,
     ) -> tuple[Tree, Rows, Tensor]:
-        """Lay out.
-
-        Args:
-            tokens, scores, parents, depths: ``tree.Pool``, ``[B, P]`` each.
-            n: ``[B]`` int32, the committed length.
-            active: ``[B]`` bool.
-
-        Returns:
-            the tree, its rows, and the tokens along each row's path, ``[B, D+1, N]``.
-        """
+        """``Steps.tensorizer`` says what of."""
         tokens, parents, depths, laid, ancestors, scores = tensorize(
             (tokens, scores, parents, depths), self.budget, self.depth, self.log_confidence
         )
         valid = usable_rows(laid, n, active)
         places, slots, mask, paths = rows_of_tree(tokens, depths, valid, ancestors, n, self.slots)
-        return (tokens, parents, depths, laid, valid, scores, ancestors), (places, slots, mask), paths
+        tree = Tree(tokens, parents, depths, laid, valid, scores, ancestors)
+        return tree, (places, slots, mask), paths
 
 
 def usable_rows(valid: Tensor, n: Tensor, active: Tensor) -> Tensor:

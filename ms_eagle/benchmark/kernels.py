@@ -147,10 +147,7 @@ class Rest(nn.Cell):
     ) -> tuple[Tensor, Tensor]:
         """Lay out a pool, follow ``choices``; see ``TreeCycle``. The report, and the taps to go on with."""
         tree, _, _ = self.tensorize(tokens, scores, parents, depths, n, active)
-        rows, above, levels, _, valid, _, ancestors = tree
-        _, path, _, emitted, count = self.steps.accept_rows(
-            rows, above, levels, valid, ancestors, choices, active
-        )
+        _, path, emitted, count = self.steps.accept(tree, choices, active)
         self.reorder(path, count, n)
         fault = n < 0
         return self.steps.report(count, fault, fault, n, emitted), self.steps.pick(taps, path)
@@ -174,7 +171,7 @@ class Speculation:
         places = {"slots": slots, "positions": slots}
         self.teacher = Teacher(
             decoder,
-            RandomCheckpoint(decoder.tensor_shapes()).read,
+            RandomCheckpoint(decoder.tensor_shapes()).weight,
             backend,
             taps=shape.taps,
             batch=1,

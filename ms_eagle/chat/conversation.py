@@ -30,7 +30,8 @@ class Conversation:
             system_prompt: text of the system message; None leaves it to the template.
             thinking: see ``ChatTemplate.render``.
         """
-        self._engine, self._template, self._thinking = engine, template, thinking
+        self._engine, self._template = engine, template
+        self._thinking: Thinking | None = thinking
         self._opening = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
         self.messages: list[dict[str, str]] = list(self._opening)
 

@@ -11,11 +11,13 @@ import numpy as np
 
 from ms_eagle.checkpoints.safetensors_file import Entry, read_header
 from ms_eagle.errors import UserError
+from ms_eagle.models.weight import Weight
 from ms_eagle.system import json_file
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_FORMATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
 _NAMED = 3  # names written out in a message
 
@@ -82,14 +84,20 @@ class Checkpoint:
         Raises:
             UserError: no such tensor, or it is not of a readable float dtype.
         """
+        return self.weight(name).dense()
+
+    def weight(self, name: str) -> Weight:
+        """A float tensor as it is stored, mapped read-only.
+
+        Raises:
+            UserError: as for ``read``.
+        """
         # Pages read before are likely done with: kept, they would count as this process's memory to the end.
         # One that is still wanted comes back from the file by itself.
         if hasattr(mmap, "MADV_DONTNEED"):
             self._maps[self._place(name).file].madvise(mmap.MADV_DONTNEED)
-        stored = self._stored(name, _FLOATS, "a float tensor")
-        if self.dtype(name) != "BF16":
-            return stored
-        return (stored.astype(np.uint32) << 16).view(np.float32)
+        values = self._stored(name, _FLOATS, "a float tensor")
+        return Weight(_FORMATS[self.dtype(name)], values)
 
     def read_integers(self, name: str) -> np.ndarray:
         """Values of an integer or boolean tensor (a draft head has index maps), as stored, read-only.

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ms_eagle.models.weight import Weight
+
 
 def random_tensor(
     name: str,
@@ -47,7 +49,8 @@ class RandomCheckpoint:
     scale: float | None = None
     most: int | None = None
 
-    def read(self, name: str) -> np.ndarray:
+    def weight(self, name: str) -> Weight:
         """A tensor, float32."""
         rng = np.random.default_rng(zlib.crc32(name.encode()))
-        return random_tensor(name, self.shapes[name], rng, scale=self.scale, most=self.most)
+        values = random_tensor(name, self.shapes[name], rng, scale=self.scale, most=self.most)
+        return Weight.of(values)

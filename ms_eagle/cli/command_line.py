@@ -178,10 +178,10 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
     sys.exit(status)
 
 
-def _status(main: Callable[[list[str]], int]) -> int:
+def _status(main: Callable[[list[str]], int]) -> int | str:
     """The status of ``main``, of ``--help`` and ``--version`` too, when all output has been written."""
     try:
-        status = main(sys.argv[1:])
+        status: int | str = main(sys.argv[1:])
     except SystemExit as done:
         status = done.code or 0
     sys.stdout.flush()

@@ -285,10 +285,10 @@ class Config(Section):
     """One whole configuration: the sections of a YAML file."""
 
     model: ModelSection
-    execution: ExecutionSection = ExecutionSection()
-    drafter: DrafterSection = DrafterSection()
-    tree: TreeSection = TreeSection()
-    generation: GenerationSection = GenerationSection()
+    execution: ExecutionSection = ExecutionSection.model_validate({})
+    drafter: DrafterSection = DrafterSection.model_validate({})
+    tree: TreeSection = TreeSection.model_validate({})
+    generation: GenerationSection = GenerationSection.model_validate({})
 
 
 def load_config(path: Path, overrides: list[str] | None = None) -> Config:

@@ -18,11 +18,12 @@ and return the report ``[B, 2 + T]`` int32 (count, fault, up to T tokens) and th
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.stock_steps import Rows, Tree
-from ms_eagle.backends.stock_steps import StockSteps as Steps
 from ms_eagle.cycle.verifier import Verifier
 from ms_eagle.drafters.base import Drafter
+from ms_eagle.models.backend import Steps
+from ms_eagle.tree.masks import Rows
 from ms_eagle.tree.shape import TreeShape
+from ms_eagle.tree.tensorize import Tree
 
 
 class PlainCycle(nn.Cell):
@@ -37,8 +38,8 @@ class PlainCycle(nn.Cell):
         self, root: Tensor, n: Tensor, active: Tensor, params: Tensor, uniforms: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Run one cycle; arguments and results are the module's."""
-        (tokens, *_), rows, paths = root_alone(self.steps, root, n, active)
-        choices, taps, fault = self.verifier(tokens, *rows, paths, params, uniforms)
+        tree, rows, paths = root_alone(self.steps, root, n, active)
+        choices, taps, fault = self.verifier(tree.tokens, *rows, paths, params, uniforms)
         count = active.astype(ms.int32)
         state = self.drafter.take(taps, choices, n, count, state)
         emitted = self.verifier.choose.remember(choices, count)
@@ -78,11 +79,8 @@ class TreeCycle(nn.Cell):
         """Run one cycle; arguments and results are the module's, T is ``D + 1``."""
         pool, broken = self.drafter.propose(root, n, active, state, *hints)
         tree, rows, paths = self.tensorize(*pool, n, active)
-        tokens, parents, depths, _, valid, _, ancestors = tree
-        choices, taps, fault = self.verifier(tokens, *rows, paths, params, uniforms)
-        _, path, _, emitted, count = self.steps.accept_rows(
-            tokens, parents, depths, valid, ancestors, choices, active
-        )
+        choices, taps, fault = self.verifier(tree.tokens, *rows, paths, params, uniforms)
+        _, path, emitted, count = self.steps.accept(tree, choices, active)
         self.reorder(path, count, n)
         state = self.drafter.take(self.steps.pick(taps, path), emitted, n, count, state)
         emitted = self.verifier.choose.remember(emitted, count)
@@ -96,4 +94,5 @@ def root_alone(steps: Steps, root: Tensor, n: Tensor, active: Tensor) -> tuple[T
     zeros, ancestors = ops.zeros((batch, 1), ms.int32), ops.zeros((batch, 1, 1), ms.int32)
     laid, scores = ops.ones((batch, 1), ms.bool_), ops.zeros((batch, 1), ms.float32)
     positions, slots, seen, paths = steps.tree_rows(tokens, zeros, valid, ancestors, n)
-    return (tokens, zeros, zeros, laid, valid, scores, ancestors), (positions, slots, seen), paths
+    tree = Tree(tokens, zeros, zeros, laid, valid, scores, ancestors)
+    return tree, (positions, slots, seen), paths

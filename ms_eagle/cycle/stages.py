@@ -15,14 +15,15 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from ms_eagle.backends.stock_steps import Rows, Tree
-from ms_eagle.backends.stock_steps import StockSteps as Steps
 from ms_eagle.cycle.cycle import PlainCycle, TreeCycle, root_alone
 from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.drafters.base import Watch
+from ms_eagle.models.backend import Steps
 from ms_eagle.models.stage import Stage
 from ms_eagle.tree.growth import Pool
+from ms_eagle.tree.masks import Rows
 from ms_eagle.tree.shape import Tier
+from ms_eagle.tree.tensorize import Tree
 
 STAGES = ("draft", "tensorize", "verify", "accept", "commit", "extend", "host")
 
@@ -94,7 +95,7 @@ class CycleStages:
     def __init__(self, cell: PlainCycle | TreeCycle) -> None:
         steps: Steps = cell.steps
         self.drafter = cell.drafter.stages()
-        self.accept, self.moves = Stage(steps.accept_rows), Stage(steps.moves)
+        self.accept, self.moves = _Accept(steps), Stage(steps.moves)
         self.pick, self.report = Stage(steps.pick), Stage(steps.report)
         self.drafts, self.log_confidence = isinstance(cell, TreeCycle), 0.0
         if isinstance(cell, TreeCycle):
@@ -118,6 +119,17 @@ class _RootAlone(nn.Cell):
 
     def construct(self, root: Tensor, n: Tensor, active: Tensor) -> tuple[Tree, Rows, Tensor]:
         return root_alone(self.steps, root, n, active)
+
+
+class _Accept(nn.Cell):
+    """``Steps.accept`` with the tensors of the tree one by one."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def construct(self, choices: Tensor, active: Tensor, *tree: Tensor) -> tuple[Tensor, ...]:
+        return self.steps.accept(Tree(*tree), choices, active)
 
 
 class StagedCycle:
@@ -173,15 +185,12 @@ class StagedCycle:
             tree, rows, paths = stages.tensorize(*((root,) if pool is None else pool), n, active)
             tree[0].asnumpy()
         self._tell("laid", pool, tree, rows, paths)
-        tokens, parents, depths, _, valid, _, ancestors = tree
         with timed("verify"):
-            choices, taps, fault = self._verify(tokens, *rows, paths, params, uniforms)
+            choices, taps, fault = self._verify(tree[0], *rows, paths, params, uniforms)
             choices.asnumpy()
         self._tell("verified", choices, rows)
         with timed("accept"):
-            accepted, path, _, emitted, count = stages.accept(
-                tokens, parents, depths, valid, ancestors, choices, active
-            )
+            accepted, path, emitted, count = stages.accept(choices, active, *tree)
             count.asnumpy()
         self._tell("accepted", accepted, path, emitted, count)
         if stages.commit is not None:

@@ -8,7 +8,7 @@ from mindspore import Parameter, nn
 
 from ms_eagle import loading
 from ms_eagle.backends import choosing as device
-from ms_eagle.backends.stock import StockBackend as Backend
+from ms_eagle.backends.stock import StockBackend
 from ms_eagle.config.sections import Config
 from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.deployment.graphs import SEEN
@@ -16,6 +16,7 @@ from ms_eagle.deployment.random_model import random_model
 from ms_eagle.drafters.registry import kind_of
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model
+from ms_eagle.models.backend import Backend
 from ms_eagle.system import settings as context
 from ms_eagle.system.progress import Progress
 from ms_eagle.tree.shape import TreeShape
@@ -142,7 +143,7 @@ def start_backend(config: Config, target: str, strays: int, progress: Progress) 
     """Start MindSpore on this host and make the backend of the target; an Ascend graph needs no NPU here."""
     context.start("CPU", config.execution.threads)
     if target == "ascend":
-        return Backend("fused", device.DTYPES[config.model.dtype])
+        return StockBackend("fused", device.DTYPES[config.model.dtype])
     return device.backend(
         config.execution.kernels,
         "CPU",

@@ -121,7 +121,7 @@ def _write(
         random=random,
         versions={"mindspore": metadata.version("mindspore"), "ms_eagle": __version__},
         kernels=parts.backend.name,
-        dtype=number_type(parts.backend.dtype),
+        dtype=number_type(parts.backend.formats.weights),
         batch=facts.sizes.batch,
         chunk=facts.sizes.chunk,
         capacity=facts.sizes.capacity,

@@ -13,12 +13,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
 from ms_eagle.drafters.eagle3.blueprint import build_head
 from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.drafters.eagle3.head import DraftHead, Fuse
 from ms_eagle.errors import UserError
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.reading import Reader
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.sampling.choice import choose_greedy
@@ -178,7 +177,7 @@ class HeadMeter:
         self,
         head: Head,
         teacher: Teacher,
-        backend: StockBackend | NativeBackend,
+        backend: Backend,
         *,
         rows: int,
         depth: int,
@@ -195,7 +194,7 @@ class HeadMeter:
         """
         self._rows, self._depth = rows, depth
         drafter = build_head(head, teacher, backend, slots=depth * rows + 1, positions=rows + depth)
-        self._features, self._step = _Features(drafter.fuse, backend.dtype), _Rows(drafter, branch)
+        self._features, self._step = _Features(drafter.fuse, drafter.dtype), _Rows(drafter, branch)
 
     def measure(self, passages: Sequence[Passage], taps: Sequence[int], target_ids: np.ndarray) -> Agreement:
         """Draft from every position of every passage.

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ms_eagle import loading
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
 from ms_eagle.config.sections import Config
 from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.cycle.sizes import Sizes
@@ -24,6 +22,7 @@ from ms_eagle.drafters.registry import NONE
 from ms_eagle.engine.engine import Engine
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.system import json_file
 from ms_eagle.system.progress import Progress
@@ -172,7 +171,7 @@ class Bench:
         self,
         head: Head,
         teacher: Teacher,
-        backend: StockBackend | NativeBackend,
+        backend: Backend,
         passages: Sequence[Passage],
         shape: TreeShape,
     ) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from typing_extensions import override
 
-from ms_eagle.backends.stock import StockBackend as Backend
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.stage import Stage
 from ms_eagle.models.teacher import Teacher

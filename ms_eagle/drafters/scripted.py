@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.stock import StockBackend as Backend
 from ms_eagle.config.sections import Config
 from ms_eagle.drafters.base import Needs
 from ms_eagle.drafters.eagle3 import blueprint
 from ms_eagle.drafters.eagle3.drafter import Eagle3Drafter
 from ms_eagle.drafters.eagle3.head import DraftHead
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.tree.shape import TreeShape
 

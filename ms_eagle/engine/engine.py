@@ -301,7 +301,7 @@ class Engine:
         self._compiled.need(tier, sampled)
         self._begin_decoding(rows)
         if sampled and not self._seen:
-            self.graphs.see([self._seen_tokens(slot) for slot in self._slots])
+            self.graphs.see([slot.seen for slot in self._slots])
         active = np.isin(np.arange(len(self._slots)), rows)
         roots = self._slots.per_row(lambda slot: slot.sequence[slot.n], rows)
         n = self._slots.per_row(lambda slot: slot.n, rows)
@@ -330,10 +330,6 @@ class Engine:
         sequences = [slot.sequence if slot.active else [] for slot in self._slots]
         scripts = [slot.request.script if slot.active else () for slot in self._slots]
         return [Tensor(hint) for hint in self.graphs.hints(tier, sequences, scripts)]
-
-    def _seen_tokens(self, slot: Slot) -> list[int]:
-        """What the repetition penalty takes for seen."""
-        return [*slot.sequence, *slot.request.options.sampling.penalised] if slot.active else []
 
     def _take(self, row: int, report: np.ndarray, now: float) -> Progress | None:
         """Hand a slot what its cycle emitted; None while its prompt is read that way."""

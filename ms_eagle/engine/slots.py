@@ -48,6 +48,11 @@ class Slot:
         """Prompt tokens before the last one that the caches do not hold."""
         return max(0, len(self.request.prompt) - 1 - self.n) if self.active else 0
 
+    @property
+    def seen(self) -> list[int]:
+        """The tokens that the repetition penalty takes for seen."""
+        return [*self.sequence, *self.request.options.sampling.penalised] if self.active else []
+
     def common(self, prompt: Sequence[int]) -> int:
         """How many tokens of the beginning of ``prompt`` the caches hold."""
         return common_prefix(self.sequence[: self.n], prompt)

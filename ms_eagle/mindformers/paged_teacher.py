@@ -8,35 +8,38 @@ their own positions, slots and mask are what it is made for.
 import mindspore as ms
 from mindformers import PreTrainedModel
 from mindspore import Tensor, nn, ops
+from typing_extensions import override
 
+from ms_eagle.backends.stock import StockChoice
 from ms_eagle.backends.stock_steps import StockSteps
 from ms_eagle.errors import UserError
 from ms_eagle.mindformers.paged_cache import PagedCache, hidden_keys
-from ms_eagle.sampling.choice import StockChoice, any_not_finite, choose_greedy
+from ms_eagle.models.backend import Vocabulary
+from ms_eagle.sampling.choice import any_not_finite, choose_greedy
 
 
-class PagedVocabulary(nn.Cell):
-    """Embedding and output layer of the model; the interface is ``backend.StockVocabulary``'s."""
+class PagedVocabulary(nn.Cell, Vocabulary):
+    """Embedding and output layer of the model."""
 
     def __init__(self, gpt: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
         self.embedding, self.output_layer, self.dtype = gpt.embedding, gpt.output_layer, gpt.compute_dtype
         self.size = gpt.vocab_size
 
+    @override
     def embed(self, tokens: Tensor) -> Tensor:
-        """int32 ``[B, N]`` in ``[0, V) -> [B, N, E]``."""
         batch, rows = tokens.shape
         x = self.embedding(tokens.reshape(batch * rows)).astype(self.dtype)
         return x.reshape(batch, rows, x.shape[x.ndim - 1])
 
+    @override
     def logits(self, hidden: Tensor) -> Tensor:
-        """``[B, N, E] ->`` float32 ``[B, N, V]``."""
         batch, rows, width = hidden.shape
         out = self.output_layer(hidden.reshape(batch * rows, width))
         return out.reshape(batch, rows, self.size).astype(ms.float32)
 
+    @override
     def greedy(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, N, E] ->`` the lowest id of the largest logit ``[B, N]``, and ``[B]``: one is NaN or inf."""
         logits = self.logits(hidden)
         return choose_greedy(logits), any_not_finite(logits)
 

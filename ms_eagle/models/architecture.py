@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ms_eagle.errors import UserError
 from ms_eagle.models.rope import RopeConfig
@@ -26,14 +27,31 @@ FAMILIES = {
 }
 
 
-@dataclass(frozen=True)
-class DecoderConfig:
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """Sizes and variants of a decoder layer, a teacher's or a drafter's.
+
+    Attributes:
+        qkv_bias, o_bias, mlp_bias: which projections carry a bias.
+        qk_norm: RMSNorm over each head of q and k before the rotation (Qwen3).
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(LayerConfig):
     """A pre-norm decoder with rotary positions, grouped KV heads and a SwiGLU MLP.
 
     Attributes:
         architecture: name as in config.json, a key of ``FAMILIES``.
-        qkv_bias, o_bias, mlp_bias: which projections carry a bias.
-        qk_norm: RMSNorm over each head of q and k before the rotation (Qwen3).
         tied: the LM head is the embedding.
     """
 
@@ -42,19 +60,11 @@ class DecoderConfig:
     hidden_size: int
     intermediate_size: int
     num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_norm_eps: float
     rope: RopeConfig
-    qkv_bias: bool
-    o_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
     tied: bool
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, object]) -> "DecoderConfig":
+    def from_hf(cls, config: Mapping[str, Any]) -> "DecoderConfig":
         """Read a Hugging Face config.json.
 
         Raises:
@@ -129,7 +139,7 @@ class DecoderConfig:
         return ("*.rotary_emb.inv_freq", *(("lm_head.weight",) if self.tied else ()))
 
 
-def _size(config: Mapping[str, object], key: str, default: int | None = None) -> int:
+def _size(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
     value = config.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -137,7 +147,7 @@ def _size(config: Mapping[str, object], key: str, default: int | None = None) ->
     return value
 
 
-def _refuse_unimplemented(config: Mapping[str, object]) -> None:
+def _refuse_unimplemented(config: Mapping[str, Any]) -> None:
     """Options that would change the result and that no Cell here carries out."""
     act = config.get("hidden_act", "silu")
     if act not in ("silu", "swish"):

@@ -1,39 +1,21 @@
 """Grouped-query attention around a kernel, for the teacher's blocks and the drafter's layers."""
 
-from collections.abc import Callable
-from typing import Protocol
-
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor, nn, ops
 
+from ms_eagle.models.architecture import LayerConfig
 from ms_eagle.models.layers import Linear, RMSNorm, rotate
-
-Read = Callable[[str], np.ndarray]
-
-
-class AttentionConfig(Protocol):
-    """What an attention layer needs to know; both ``DecoderConfig`` and ``HeadConfig`` have it."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    qkv_bias: bool
-    o_bias: bool
-    qk_norm: bool
-    rms_norm_eps: float
+from ms_eagle.models.weight import Read, joined
 
 
 class Attention(nn.Cell):
     """Grouped-query attention of one layer; q, k and v come from one product."""
 
-    def __init__(
-        self, config: AttentionConfig, read: Read, prefix: str, kernel: nn.Cell, dtype: ms.Type
-    ) -> None:
+    def __init__(self, config: LayerConfig, read: Read, prefix: str, kernel: nn.Cell, dtype: ms.Type) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self.qkv = joined(read, prefix, ("q_proj", "k_proj", "v_proj"), config.qkv_bias, dtype)
-        self.out = joined(read, prefix, ("o_proj",), config.o_bias, dtype)
+        self.qkv = linear(read, prefix, ("q_proj", "k_proj", "v_proj"), config.qkv_bias, dtype)
+        self.out = linear(read, prefix, ("o_proj",), config.o_bias, dtype)
         self.norms_heads = config.qk_norm
         if config.qk_norm:
             self.q_norm = RMSNorm(read(f"{prefix}q_norm.weight"), config.rms_norm_eps, dtype)
@@ -60,8 +42,8 @@ class Attention(nn.Cell):
         return self.out(ops.transpose(mixed, (0, 2, 1, 3)).reshape(batch, rows, heads * d))
 
 
-def joined(read: Read, prefix: str, names: tuple[str, ...], bias: bool, dtype: ms.Type) -> Linear:
+def linear(read: Read, prefix: str, names: tuple[str, ...], bias: bool, dtype: ms.Type) -> Linear:
     """One Linear whose outputs are those of ``names``, one after another."""
-    weight = np.concatenate([read(f"{prefix}{name}.weight") for name in names])
-    joined = np.concatenate([read(f"{prefix}{name}.bias") for name in names]) if bias else None
-    return Linear(weight, joined, dtype)
+    weight = joined([read(f"{prefix}{name}.weight") for name in names])
+    biases = joined([read(f"{prefix}{name}.bias") for name in names]) if bias else None
+    return Linear(weight, biases, dtype)

@@ -4,6 +4,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from ms_eagle.kernels.formats import floats
+from ms_eagle.models.weight import Weight
+
 
 def parameter(array: np.ndarray, name: str, dtype: ms.Type) -> Parameter:
     """A frozen Parameter of ``dtype`` that holds ``array``."""
@@ -13,14 +16,23 @@ def parameter(array: np.ndarray, name: str, dtype: ms.Type) -> Parameter:
     return Parameter(tensor, name=name, requires_grad=False)
 
 
+def weight_parameter(weight: Weight, name: str, dtype: ms.Type) -> Parameter:
+    """A frozen Parameter of ``dtype`` that holds a weight.
+
+    Raises:
+        UserError: it is quantised, which stock operators do not know.
+    """
+    return parameter(floats(weight, "stock"), name, dtype)
+
+
 class Linear(nn.Cell):
     """``x @ weight.T + bias`` over the last dimension; weight ``[out, in]``."""
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray | None, dtype: ms.Type) -> None:
+    def __init__(self, weight: Weight, bias: Weight | None, dtype: ms.Type) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weight = parameter(weight, "weight", dtype)
-        self.bias = None if bias is None else parameter(bias, "bias", dtype)
+        self.weight = weight_parameter(weight, "weight", dtype)
+        self.bias = None if bias is None else weight_parameter(bias, "bias", dtype)
         self.multiply = ops.MatMul(transpose_b=True)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -35,10 +47,10 @@ class Linear(nn.Cell):
 class RMSNorm(nn.Cell):
     """Root-mean-square norm over the last dimension, computed in float32 (arXiv 1910.07467)."""
 
-    def __init__(self, weight: np.ndarray, eps: float, dtype: ms.Type) -> None:
+    def __init__(self, weight: Weight, eps: float, dtype: ms.Type) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = parameter(weight, "weight", dtype)
+        self.weight = weight_parameter(weight, "weight", dtype)
 
     def construct(self, x: Tensor) -> Tensor:
         """``[..., E] -> [..., E]`` in the input's dtype."""

@@ -7,6 +7,7 @@ Llama 3.1's frequency bands (the model card's reference code); YaRN (arXiv 2309.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,9 +56,7 @@ class RopeConfig:
     max_positions: int
 
     @classmethod
-    def from_hf(
-        cls, config: Mapping[str, object], head_dim: int, default_theta: float | None
-    ) -> "RopeConfig":
+    def from_hf(cls, config: Mapping[str, Any], head_dim: int, default_theta: float | None) -> "RopeConfig":
         """Read the rope settings of a Hugging Face config.json.
 
         They stand at the top level (``rope_theta`` with ``rope_scaling``) or in ``rope_parameters``.

@@ -2,11 +2,10 @@
 
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import LayerNames, StockBackend
 from ms_eagle.models.architecture import DecoderConfig
-from ms_eagle.models.attention import Read
+from ms_eagle.models.backend import Backend, LayerNames
 from ms_eagle.models.kv_cache import KVCache
+from ms_eagle.models.weight import Read
 
 
 class Teacher(nn.Cell):
@@ -24,7 +23,7 @@ class Teacher(nn.Cell):
         self,
         config: DecoderConfig,
         read: Read,
-        backend: StockBackend | NativeBackend,
+        backend: Backend,
         *,
         batch: int,
         slots: int,
@@ -47,7 +46,7 @@ class Teacher(nn.Cell):
         self.vocabulary = backend.vocabulary(read("model.embed_tokens.weight"))
         self.head = self.vocabulary if config.tied else backend.vocabulary(read("lm_head.weight"))
         self.cache = KVCache(
-            config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.dtype
+            config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.formats.kv
         )
         self.rows = backend.rows(config.rope, positions, self.cache)
         self.steps, self.choice = backend.steps(slots), backend.choice()
@@ -68,7 +67,7 @@ class Teacher(nn.Cell):
             tokens: ``[B, N]`` int32 ids in ``[0, vocab)``.
             positions: ``[B, N]`` int32 in ``[0, positions)``.
             slots: ``[B, N]`` int32 in ``[0, S)``: where each row's K and V go.
-            seen: what each row sees, at least one key, see ``steps``.
+            seen: what each row sees, at least one key, see ``models.backend``.
 
         Returns:
             normed hidden states ``[B, N, E]`` for ``logits`` and ``greedy``, and the taps

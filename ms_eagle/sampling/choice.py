@@ -8,7 +8,7 @@ B requests, N rows (1 in plain decoding), V vocabulary. Options come as ``option
 """
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, ops
 
 from ms_eagle.sampling.fixed_point import (
     MAX_SCORE,
@@ -27,39 +27,6 @@ from ms_eagle.sampling.options import OPTIONS
 
 _LARGEST_FINITE = 3.4028234663852886e38
 _ONE = 1 << UNIT_BITS
-
-
-class StockChoice(nn.Cell):
-    """Sampling by MindSpore operators; ``native_backend.NativeChoice`` chooses the same in one kernel."""
-
-    def sample(
-        self,
-        logits: Tensor,
-        seen: Parameter,
-        paths: Tensor,
-        positions: Tensor,
-        params: Tensor,
-        uniforms: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Choose the token that follows each row.
-
-        # logits float32 [B, N, V], seen bool [B, V], paths int32 [B, D+1, N] (tokens of each row and its
-        # ancestors), positions int32 [B, N], params float32 [B, 15], uniforms float32 [B, P]
-        # -> choices int32 [B, N], bool [B] (`any_not_finite`)
-        """
-        drawn = ops.gather_d(uniforms, 1, positions + 1)
-        going_on = without_ends(logits, positions, params)
-        return choose_sampled(going_on, seen_rows(seen, paths), params, drawn), any_not_finite(logits)
-
-    def remember(self, seen: Parameter, tokens: Tensor, count: Tensor) -> Tensor:
-        """Add the first ``count`` tokens to ``seen``, which is written; hand the tokens back.
-
-        # seen bool [B, V], tokens int32 [B, T], count int32 [B] -> tokens
-        """
-        batch, width = tokens.shape
-        valid = ops.arange(width).astype(ms.int32).reshape(1, width) < count.reshape(batch, 1)
-        ops.assign(seen, mark_seen(seen, tokens, valid))
-        return tokens
 
 
 def penalise(logits: Tensor, penalty: Tensor, seen: Tensor) -> Tensor:
@@ -101,14 +68,11 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     return index.reshape(rows, count).astype(ms.int32), value
 
 
-def choose_greedy(logits: Tensor, penalty: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
-    """Argmax of every row after the repetition penalty, the lowest index on ties.
+def choose_greedy(logits: Tensor) -> Tensor:
+    """Argmax of every row, the lowest index on ties.
 
-    # logits float32 [B, N, V], penalty float32 [B], seen bool [B, N, V] -> int32 [B, N]
-    Without `seen` there is no penalty.
+    # logits float32 [B, N, V] -> int32 [B, N]
     """
-    if seen is not None:
-        logits = penalise(logits, penalty, seen)
     index, _ = argmax(logits)
     return index
 

@@ -124,7 +124,7 @@ def params_tensor(params: Sequence[SamplingParams]) -> np.ndarray:  # float32 [B
 def _check_number(field: str, value: object, expected: str, holds: Callable[[float], bool]) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise _refusal(field, value, expected)
-    if not math.isfinite(value) or not holds(value):
+    if not math.isfinite(value) or not holds(float(value)):
         raise _refusal(field, value, expected)
 
 

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import files
 
 
-def read_object(path: Path) -> dict[str, object]:
+def read_object(path: Path) -> dict[str, Any]:
     """Read a UTF-8 file that holds one JSON object.
 
     Raises:

@@ -46,7 +46,7 @@ class Step:
     Counts are plain integers in the unit the job was opened with. A silent `Progress` ignores all of it.
     """
 
-    def __init__(self, bars: RichProgress | None, identity: TaskID | None) -> None:
+    def __init__(self, bars: RichProgress | None, identity: TaskID) -> None:
         self._bars = bars
         self._identity = identity
 
@@ -97,7 +97,7 @@ class Progress:
     @contextlib.contextmanager
     def _open(self, description: str, total: int | None, unit: str) -> Iterator[Step]:
         if not self.visible:
-            yield Step(None, None)
+            yield Step(None, TaskID(0))
             return
         # One console carries one live display: jobs opened inside a job share it.
         outermost = self._bars is None

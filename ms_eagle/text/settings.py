@@ -7,7 +7,7 @@ Read are ``tokenizer_config.json``, ``special_tokens_map.json``, ``added_tokens.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import json_file
@@ -101,12 +101,12 @@ def read_settings(directory: Path) -> TokenizerSettings:
     )
 
 
-def optional_object(path: Path) -> dict[str, object]:
+def optional_object(path: Path) -> dict[str, Any]:
     """The JSON object in ``path``, empty when there is no such file. Raises UserError if malformed."""
     return json_file.read_object(path) if path.is_file() else {}
 
 
-def _added_tokens(directory: Path, config: Mapping[str, object], named: set[str]) -> dict[int, AddedToken]:
+def _added_tokens(directory: Path, config: Mapping[str, Any], named: set[str]) -> dict[int, AddedToken]:
     """``added_tokens_decoder`` of tokenizer_config.json, else the older added_tokens.json, by id."""
     decoder = config.get("added_tokens_decoder")
     if decoder is None:
@@ -140,7 +140,7 @@ def _token(value: object, key: str, path: Path) -> AddedToken | None:
     raise UserError(f"{path}: {key} holds {value!r}; expected a string or an object with 'content'")
 
 
-def _ids(source: Mapping[str, object], key: str, path: Path) -> tuple[int, ...]:
+def _ids(source: Mapping[str, Any], key: str, path: Path) -> tuple[int, ...]:
     """One id or a list of ids as a tuple; empty when absent, null or the -1 that some exporters write."""
     value = source.get(key)
     items = value if isinstance(value, list) else [] if value is None else [value]
@@ -149,7 +149,7 @@ def _ids(source: Mapping[str, object], key: str, path: Path) -> tuple[int, ...]:
     return tuple(item for item in items if item >= 0)
 
 
-def _typed(source: Mapping[str, object], key: str, kind: type[_T], path: Path) -> _T | None:
+def _typed(source: Mapping[str, Any], key: str, kind: type[_T], path: Path) -> _T | None:
     """``source[key]`` checked to be ``kind`` or null."""
     value = source.get(key)
     if value is not None and not isinstance(value, kind):

@@ -192,12 +192,13 @@ def _own_templates(directory: Path) -> dict[str, str]:
         templates["default"] = value
     elif isinstance(value, list):
         for entry in value:
-            pair = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
-            if not all(isinstance(item, str) for item in pair):
+            named = entry if isinstance(entry, dict) else {}
+            name, template = named.get("name"), named.get("template")
+            if not isinstance(name, str) or not isinstance(template, str):
                 raise UserError(
                     f"{path}: chat_template must be text or a list of objects with name and template"
                 )
-            templates[pair[0]] = pair[1]
+            templates[name] = template
     elif value is not None:
         raise UserError(f"{path}: chat_template has type {type(value).__name__}; expected text or a list")
     for file in sorted((directory / "additional_chat_templates").glob("*.jinja")):

@@ -21,7 +21,7 @@ class GenerationBlock(Extension):
     it is.
     """
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """The statements inside the block."""

@@ -1,10 +1,11 @@
 """Weights to start from: the teacher's own where shapes allow, small random numbers elsewhere."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ms_eagle.checkpoints.random_weights import random_tensor
 from ms_eagle.drafters.eagle3.config import HeadConfig
-from ms_eagle.models.attention import Read
 
 _SCALE = 0.02
 _FEATURE_RMS = 5.0  # of the residual stream at the start: small enough for steps of ordinary size to turn it
@@ -22,7 +23,7 @@ def random_start(config: HeadConfig, seed: int) -> dict[str, np.ndarray]:
 def teacher_start(
     config: HeadConfig,
     seed: int,
-    read: Read,
+    read: Callable[[str], np.ndarray],
     layers: int,
     lm_head_rows: np.ndarray,
     tap_rms: float,

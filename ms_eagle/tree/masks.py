@@ -8,6 +8,10 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
+Rows = tuple[Tensor, Tensor, Tensor]
+"""Positions and slots of the rows of a forward, ``[B, N]`` int32 each, and what each row sees: the mask
+``[B, 1, N, S]`` bool, or another form that the layers of a backend take."""
+
 
 @ops.constexpr
 def _arange(count: int) -> Tensor:
@@ -90,7 +94,7 @@ def causal_mask(start: Tensor, count: Tensor, rows: int, slots: int) -> Tensor:
     return ops.logical_or(slot > last_seen, slot < first_seen.expand_dims(2)).expand_dims(1)
 
 
-def chunk_rows(start: Tensor, count: Tensor, rows: int, slots: int) -> tuple[Tensor, Tensor, Tensor]:
+def chunk_rows(start: Tensor, count: Tensor, rows: int, slots: int) -> Rows:
     """Where a chunk of consecutive tokens goes and what its rows see.
 
     Padded rows stand at position `start`, which the rotary tables always cover, and go to the trash slot.
@@ -110,23 +114,22 @@ def chunk_rows(start: Tensor, count: Tensor, rows: int, slots: int) -> tuple[Ten
     return places, row_slots(start, valid, slots - 1), causal_mask(start, count, rows, slots)
 
 
-def level_slots(base: Tensor, level: int, branch: int) -> Tensor:
-    """Drafter cache slots of a level block: `base + level * k + j`, `[B, k]` int32.
+def level_slots(start: Tensor, level: int, branch: int) -> Tensor:
+    """Drafter cache slots of a level block: `n + level * k + j`, `[B, k]` int32.
 
     Args:
-        base: `[B]` int32, slot of the first level block, at or past the committed length.
+        start: `[B]` int32, the committed length `n`.
         level: 0 for the forward of the root's children; a Python integer.
         branch: `k`, a Python integer.
     """
-    return base.reshape(-1, 1) + level * branch + _arange(branch)
+    return start.reshape(-1, 1) + level * branch + _arange(branch)
 
 
-def level_mask(start: Tensor, base: Tensor, lineage: Tensor, slots: int) -> Tensor:
+def level_mask(start: Tensor, lineage: Tensor, slots: int) -> Tensor:
     """Mask of a drafter level: committed slots `0..n-1`, the row's ancestors in earlier blocks, itself.
 
     Args:
-        start: `[B]` int32, positions committed in the drafter's cache.
-        base: `[B]` int32, slot of the first level block, at least `start`.
+        start: `[B]` int32, the committed length `n`, where the first block begins.
         lineage: `[B, l, k]` int32 with `l` the blocks so far, this level's the last: the row of the
             ancestor-or-self in each block (see `ms_eagle.tree.growth.Beam`).
         slots: `S_d`, the drafter cache's length; a Python integer.
@@ -138,10 +141,7 @@ def level_mask(start: Tensor, base: Tensor, lineage: Tensor, slots: int) -> Tens
     width = levels * branch
     others = lineage.swapaxes(1, 2).expand_dims(3) != _arange(branch)  # [B, k, l, k]
     seen = ops.zeros((batch, branch, 1), ms.bool_)
-    unseen = ops.ones((batch, branch, 1), ms.bool_)
-    # Columns that a slot can stand for: between, one of the blocks' rows, past the blocks, committed.
-    table = ops.cat([unseen, others.reshape(batch, branch, width), unseen, seen], 2)  # [B, k, l*k+3]
-    slot = ops.broadcast_to(_arange(slots), (batch, slots))
-    column = ops.clamp(slot - base.reshape(batch, 1), min=-1, max=width) + 1
-    column = ops.select(slot < start.reshape(batch, 1), ops.full_like(column, width + 2), column)
+    # Columns that a slot can stand for: committed, one of the blocks' rows, past the blocks.
+    table = ops.cat([seen, others.reshape(batch, branch, width), ops.ones_like(seen)], 2)  # [B, k, l*k+2]
+    column = ops.clamp(_arange(slots) - start.reshape(batch, 1), min=-1, max=width) + 1  # [B, S_d]
     return ops.gather(table, column, 2, 1).expand_dims(1)

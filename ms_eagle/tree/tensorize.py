@@ -1,10 +1,34 @@
 """From the pool of candidates to the rows of a tree batch, as pure functions for graph mode."""
 
+from typing import NamedTuple
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
 from ms_eagle.tree.growth import Pool
+
+
+class Tree(NamedTuple):
+    """A tree batch: N rows, the root's first. Graph mode takes its fields by name, and no starred unpacking.
+
+    Attributes:
+        tokens: ``[B, N]`` int32.
+        parents: ``[B, N]`` int32, rows.
+        depths: ``[B, N]`` int32.
+        laid: ``[B, N]`` bool, rows that hold a candidate; the others are padding.
+        valid: ``[B, N]`` bool, rows that take part in this cycle.
+        scores: ``[B, N]`` float32, cumulative log-probabilities.
+        ancestors: ``[B, D+1, N]`` int32, see ``ancestor_table``.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    depths: Tensor
+    laid: Tensor
+    valid: Tensor
+    scores: Tensor
+    ancestors: Tensor
 
 
 @ops.constexpr

@@ -9,6 +9,7 @@ from ms_eagle.backends.stock import StockBackend
 from ms_eagle.config.sections import ExecutionSection
 from ms_eagle.errors import UserError
 from ms_eagle.kernels import build
+from ms_eagle.models.backend import Formats
 from ms_eagle.system import settings as context
 
 
@@ -37,7 +38,7 @@ def no_compiler(monkeypatch, tmp_path):
 def test_stock_kernels(name, where, number, kernels):
     chosen = choose(name, where, number)
     assert isinstance(chosen, StockBackend)
-    assert (chosen.name, chosen.dtype) == (kernels, number)
+    assert (chosen.name, chosen.formats) == (kernels, Formats.uniform(number))
 
 
 @pytest.mark.parametrize("name", ["auto", "native"])

@@ -146,10 +146,9 @@ def test_a_teacher_reads_in_chunks():
     config = DecoderConfig.from_hf(
         json.loads(model.config.to_json_string()) | {"architectures": ["Qwen3ForCausalLM"]}
     )
-    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
     teacher = Teacher(
         config,
-        weights.__getitem__,
+        tiny.weights(model).__getitem__,
         STOCK,
         batch=1,
         slots=24,

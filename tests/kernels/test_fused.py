@@ -74,7 +74,7 @@ def test_mask_is_checked_when_the_graph_is_compiled(mask, message):
 def test_exported_decoder_step_has_one_fused_node_per_layer(rows):
     model = tiny.make("qwen3")
     config = DecoderConfig.from_hf(model.config.to_dict() | {"architectures": ["Qwen3ForCausalLM"]})
-    tensors = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    tensors = tiny.weights(model)
     slots = 24
     teacher = Teacher(
         config,

@@ -14,6 +14,7 @@ from ms_eagle.kernels.library import load
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
+from ms_eagle.models.weight import Weight, joined
 from ms_eagle.tree.masks import causal_mask, tree_mask
 
 SLOTS = 41
@@ -46,13 +47,13 @@ class NativeDecoder(nn.Cell):
         for i in range(config.num_layers):
             layer = f"model.layers.{i}."
 
-            def joined(part, names, biased, layer=layer):
+            def rows(part, names, biased, layer=layer):
                 weights = [read(f"{layer}{part}.{name}.weight") for name in names]
                 biases = [read(f"{layer}{part}.{name}.bias") for name in names] if biased else None
-                return np.concatenate(weights), None if biases is None else np.concatenate(biases)
+                return joined(weights), None if biases is None else joined(biases)
 
-            qkv, qkv_bias = joined("self_attn", ("q_proj", "k_proj", "v_proj"), config.qkv_bias)
-            out, out_bias = joined("self_attn", ("o_proj",), config.o_bias)
+            qkv, qkv_bias = rows("self_attn", ("q_proj", "k_proj", "v_proj"), config.qkv_bias)
+            out, out_bias = rows("self_attn", ("o_proj",), config.o_bias)
             attention = native.AttentionBlock(
                 operators,
                 qkv,
@@ -65,8 +66,8 @@ class NativeDecoder(nn.Cell):
                 q_norm=read(f"{layer}self_attn.q_norm.weight") if config.qk_norm else None,
                 k_norm=read(f"{layer}self_attn.k_norm.weight") if config.qk_norm else None,
             )
-            _, gate_up_bias = joined("mlp", ("gate_proj", "up_proj"), config.mlp_bias)
-            down, down_bias = joined("mlp", ("down_proj",), config.mlp_bias)
+            _, gate_up_bias = rows("mlp", ("gate_proj", "up_proj"), config.mlp_bias)
+            down, down_bias = rows("mlp", ("down_proj",), config.mlp_bias)
             mlp = native.MlpBlock(
                 operators,
                 read(f"{layer}mlp.gate_proj.weight"),
@@ -93,7 +94,7 @@ class NativeDecoder(nn.Cell):
             x = block.mlp(x)
         hidden = self.norm(x)
         head = self.vocabulary if self.tied else self.head
-        return head.logits(hidden), head.argmax(hidden)
+        return head.logits(hidden), head.greedy(hidden)
 
 
 def contents(decoder):
@@ -118,8 +119,7 @@ def tiny_model(name):
     config = DecoderConfig.from_hf(
         json.loads(model.config.to_json_string()) | {"architectures": [type(model).__name__]}
     )
-    tensors = {key: value.detach().numpy() for key, value in model.state_dict().items()}
-    return config, tensors.__getitem__
+    return config, tiny.weights(model).__getitem__
 
 
 def int32(*values):
@@ -274,7 +274,8 @@ def test_top_and_linear_in_a_graph(operators):
     class Top(nn.Cell):
         def __init__(self):
             super().__init__()
-            self.linear = native.Linear(operators, np.eye(5, dtype=np.float32)[[0, 1, 1, 2, 0]], np.ones(5))
+            weight, bias = np.eye(5, dtype=np.float32)[[0, 1, 1, 2, 0]], np.ones(5, np.float32)
+            self.linear = native.Linear(operators, Weight.of(weight), Weight.of(bias))
             self.top = operators.top(3)
 
         def construct(self, x):
@@ -301,7 +302,7 @@ def test_exported_graph_runs_again(operators, tmp_path):
 
 def test_settling_weights_changes_nothing(operators):
     weight = np.random.default_rng(0).standard_normal((1024, 512)).astype(np.float32)
-    cell, x = native.Linear(operators, weight, None), Tensor(np.ones((1, 1, 512), np.float32))
+    cell, x = native.Linear(operators, Weight.of(weight), None), Tensor(np.ones((1, 1, 512), np.float32))
     before = cell(x).asnumpy()
     native.settle(operators.library, cell, cell).join()
     assert cell(x).asnumpy().tobytes() == before.tobytes()

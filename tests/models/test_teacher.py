@@ -39,7 +39,7 @@ def build(model, batch=1, taps=(), slots=SLOTS, backend="eager"):
     config = DecoderConfig.from_hf(
         json.loads(model.config.to_json_string()) | {"architectures": [type(model).__name__]}
     )
-    tensors = {k: v.detach().numpy() for k, v in model.state_dict().items()}
+    tensors = tiny.weights(model)
     return Forward(
         Teacher(
             config,
@@ -160,7 +160,7 @@ def test_float16_stays_near_float32():
     config = DecoderConfig.from_hf(
         json.loads(model.config.to_json_string()) | {"architectures": ["LlamaForCausalLM"]}
     )
-    tensors = {k: v.detach().numpy() for k, v in model.state_dict().items()}
+    tensors = tiny.weights(model)
     teacher = Teacher(
         config, tensors.__getitem__, StockBackend("eager", ms.float16), batch=1, slots=SLOTS, positions=SLOTS
     )

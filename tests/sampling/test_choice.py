@@ -18,7 +18,7 @@ class Greedy(nn.Cell):
 
 class PenalisedGreedy(nn.Cell):
     def construct(self, logits, penalty, seen):
-        return choice.choose_greedy(logits, penalty, seen)
+        return choice.choose_greedy(choice.penalise(logits, penalty, seen))
 
 
 class Sampled(nn.Cell):

@@ -10,6 +10,7 @@ from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.drafters.eagle3.head import DraftHead
 from ms_eagle.models.rope import RopeConfig
+from ms_eagle.models.weight import Weight
 
 VOCABULARY, SLOTS, BRANCH = 40, 24, 3
 
@@ -63,7 +64,7 @@ def teacher_ends(width=24, seed=5):
 
 def drafter_cell(head, ends, batch, slots=SLOTS, backend=None) -> DraftHead:
     backend = backend or StockBackend("eager", ms.float32)
-    vocabularies = [backend.vocabulary(array) for array in ends]
+    vocabularies = [backend.vocabulary(Weight.of(array)) for array in ends]
     return DraftHead(head, *vocabularies, backend, batch=batch, slots=slots, positions=slots)
 
 

@@ -171,11 +171,9 @@ def check_a_tree_from_root_to_report(library, rng):
         while row:
             choices[b, parents[b, row]] = tokens[b, row]
             row = parents[b, row]
-    walked = outputs(
-        ("i", batch), ("i", batch, depth + 1), ("i", batch), ("i", batch, depth + 1), ("i", batch)
-    )
+    walked = outputs(("i", batch), ("i", batch, depth + 1), ("i", batch, depth + 1), ("i", batch))
     library.call("AcceptRows", (tokens, parents, depths, valid, ancestors, choices, active), walked)
-    _, path, _, emitted, count = walked
+    _, path, emitted, count = walked
     moves = outputs(("i", batch, depth + 1), ("i", batch, depth + 1))
     library.call("PathSlots", (path, count, start, trash), moves)
     faults, (report,) = rng.random((2, batch)) < 0.4, outputs(("i", batch, depth + 3))
@@ -228,7 +226,7 @@ def check_rows_of_levels_and_chunks(library, rng):
         assert places[b].tolist() == [start[b] + levels - 1] * k
         own = start[b] + (levels - 1) * k + np.arange(k)
         assert slots[b].tolist() == (own if active[b] else np.full(k, 99)).tolist()
-        mask = reference_tree.level_mask(start[b], start[b], lineage[b].T.tolist(), 120)
+        mask = reference_tree.level_mask(start[b], lineage[b].T.tolist(), 120)
         for r in range(k):
             np.testing.assert_array_equal(seen_slots(visible[b, r]), np.flatnonzero(~mask[r]))
     rows = int(rng.integers(1, 9))
@@ -342,7 +340,7 @@ def check_malformed_steps_are_refused(library, rng):
         "ChunkRows": ([line, n, int32(1), int32(30)], [*row[:2], np.zeros((1, k, 3), INT)]),
         "AcceptRows": (
             [line, line, line, valid, table, line, flag],
-            outputs(("i", 1), ("i", 1, 3), ("i", 1), ("i", 1, 3), ("i", 1)),
+            outputs(("i", 1), ("i", 1, 3), ("i", 1, 3), ("i", 1)),
         ),
         "PathSlots": ([line, int32(1), n, int32(30)], row[:2]),
         "ReportRows": ([n, flag, flag, n, line], [np.zeros((1, k + 2), INT)]),

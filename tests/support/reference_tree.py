@@ -98,18 +98,18 @@ def causal_mask(n, count, rows, slots):
     return mask
 
 
-def level_mask(n, base, lineage, slots):
+def level_mask(n, lineage, slots):
     """`[k, S_d]`, True = discard; `lineage` lists per row its ancestors' rows, itself last."""
     mask = np.ones((len(lineage), slots), np.bool_)
     for row, blocks in enumerate(lineage):
         mask[row, :n] = False
         for level, ancestor in enumerate(blocks):
-            mask[row, base + level * len(lineage) + ancestor] = False
+            mask[row, n + level * len(lineage) + ancestor] = False
     return mask
 
 
 def accept(tokens, parents, valid, choices, depth):
-    """Walk from the root: `(accepted, path, bonus, emitted, count)` without batch axis."""
+    """Walk from the root: `(accepted, path, emitted, count)` without batch axis."""
     walk, node = [0], 0
     while True:
         matches = [
@@ -125,4 +125,4 @@ def accept(tokens, parents, valid, choices, depth):
     for i, row in enumerate(walk):
         path[i] = row
         emitted[i] = tokens[walk[i + 1]] if i + 1 < len(walk) else choices[row]
-    return len(walk) - 1, path, choices[walk[-1]], emitted, len(walk)
+    return len(walk) - 1, path, emitted, len(walk)

@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 import transformers
 
+from ms_eagle.models.weight import Weight
+
 SIZES = dict(
     vocab_size=96,
     hidden_size=48,
@@ -87,6 +89,11 @@ def make(name: str, seed: int = 0, **settings) -> transformers.PreTrainedModel:
             elif "norm" in key:
                 value.uniform_(0.5, 1.5)
     return model
+
+
+def weights(model: transformers.PreTrainedModel) -> dict[str, Weight]:
+    """The tensors of its checkpoint."""
+    return {key: Weight.of(value.detach().numpy()) for key, value in model.state_dict().items()}
 
 
 def save(name: str, directory: Path, seed: int = 0, **settings) -> transformers.PreTrainedModel:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+from support import tiny
 
 from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
@@ -19,6 +20,7 @@ from ms_eagle.drafters.scripted import ScriptedDrafter, toss
 from ms_eagle.engine.engine import Engine
 from ms_eagle.kernels.build import NativeUnavailable
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.rope import RopeConfig
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.text.tokenizer import Tokenizer
@@ -48,7 +50,7 @@ def decoder(model) -> DecoderConfig:
 EAGER = StockBackend("eager", ms.float32)
 
 
-def default_backend() -> StockBackend | NativeBackend:
+def default_backend() -> Backend:
     """What a CPU computes with: native kernels, which also compile several times faster."""
     try:
         return NativeBackend(threads=2, strays=8)
@@ -59,14 +61,10 @@ def default_backend() -> StockBackend | NativeBackend:
 DEFAULT = default_backend()
 
 
-def weights(model) -> dict[str, np.ndarray]:
-    return {key: value.detach().numpy() for key, value in model.state_dict().items()}
-
-
 def teacher(model, sizes: Sizes, *, taps=(), backend=DEFAULT) -> Teacher:
     return Teacher(
         decoder(model),
-        weights(model).__getitem__,
+        tiny.weights(model).__getitem__,
         backend,
         batch=sizes.batch,
         slots=sizes.slots,

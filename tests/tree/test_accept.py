@@ -12,6 +12,7 @@ from support import reference_tree
 
 from ms_eagle.reference.invariants import check_indices, check_path
 from ms_eagle.tree.accept import accept, path_slots
+from ms_eagle.tree.tensorize import Tree
 
 START, TRASH = 20, 63
 
@@ -24,11 +25,10 @@ def _graph_mode():
 
 class Accept(nn.Cell):
     def construct(self, tokens, parents, depths, valid, ancestors, choices, active, start):
-        accepted, path, bonus, emitted, count = accept(
-            tokens, parents, depths, valid, ancestors, choices, active
-        )
+        tree = Tree(tokens, parents, depths, valid, valid, tokens, ancestors)
+        accepted, path, emitted, count = accept(tree, choices, active)
         sources, destinations = path_slots(path, count, start, TRASH)
-        return accepted, path, bonus, emitted, count, sources, destinations
+        return accepted, path, emitted, count, sources, destinations
 
 
 @lru_cache
@@ -49,21 +49,21 @@ def run(tokens, parents, choices, depth, valid=None, active=None):
     depths = (ancestors != 0).sum(1).astype(np.int32)
     start = np.arange(START, START + batch, dtype=np.int32)
     out = cell()(*map(Tensor, (tokens, parents, depths, valid, ancestors, choices, active, start)))
-    accepted, path, bonus, emitted, count, sources, destinations = (x.asnumpy() for x in out)
+    accepted, path, emitted, count, sources, destinations = (x.asnumpy() for x in out)
     for b in range(batch):
         if active[b]:
             wanted = reference_tree.accept(tokens[b], parents[b], valid[b], choices[b], depth)
         else:
             zeros = np.zeros(depth + 1, np.int32)
-            wanted = (0, zeros, 0, zeros, 0)
-        for found, expected in zip((accepted, path, bonus, emitted, count), wanted, strict=True):
+            wanted = (0, zeros, zeros, 0)
+        for found, expected in zip((accepted, path, emitted, count), wanted, strict=True):
             np.testing.assert_array_equal(found[b], expected)
         used = np.arange(depth + 1) < count[b]
         np.testing.assert_array_equal(sources[b], np.where(used, start[b] + path[b], TRASH))
         np.testing.assert_array_equal(destinations[b], np.where(used, start[b] + np.arange(depth + 1), TRASH))
     check_indices("sources", sources, TRASH + 1)
     check_path(path, count, tokens, parents, valid, choices, emitted)
-    return [x.tolist() for x in (accepted, path, bonus, emitted, count, sources, destinations)]
+    return [x.tolist() for x in (accepted, path, emitted, count, sources, destinations)]
 
 
 #  root 9 -> row 1 (token 1), row 2 (token 2); row 3 (token 3) under 1, row 4 (token 4) under 2
@@ -73,24 +73,20 @@ PARENTS = [0, 0, 0, 1, 2]
 
 class TestByHand:
     def test_match_on_the_second_branch_only(self):
-        accepted, path, bonus, emitted, count, sources, destinations = run(
-            [TOKENS], [PARENTS], [[2, 3, 4, 7, 8]], 2
-        )
+        accepted, path, emitted, count, sources, destinations = run([TOKENS], [PARENTS], [[2, 3, 4, 7, 8]], 2)
         assert (accepted, path, count) == ([2], [[0, 2, 4]], [3])
-        assert (bonus, emitted) == ([8], [[2, 4, 8]])
+        assert emitted == [[2, 4, 8]]
         assert sources == [[20, 22, 24]]
         assert destinations == [[20, 21, 22]]
 
     def test_match_on_the_first_branch(self):
-        accepted, path, bonus, emitted, *_ = run([TOKENS], [PARENTS], [[1, 3, 4, 7, 8]], 2)
-        assert (accepted, path, bonus, emitted) == ([2], [[0, 1, 3]], [7], [[1, 3, 7]])
+        accepted, path, emitted, *_ = run([TOKENS], [PARENTS], [[1, 3, 4, 7, 8]], 2)
+        assert (accepted, path, emitted) == ([2], [[0, 1, 3]], [[1, 3, 7]])
 
     def test_no_match(self):
-        accepted, path, bonus, emitted, count, sources, destinations = run(
-            [TOKENS], [PARENTS], [[5, 3, 4, 7, 8]], 2
-        )
+        accepted, path, emitted, count, sources, destinations = run([TOKENS], [PARENTS], [[5, 3, 4, 7, 8]], 2)
         assert (accepted, path, count) == ([0], [[0, 0, 0]], [1])
-        assert (bonus, emitted) == ([5], [[5, 0, 0]])
+        assert emitted == [[5, 0, 0]]
         assert sources == destinations == [[START, TRASH, TRASH]]
 
     def test_a_match_below_a_mismatch_does_not_count(self):
@@ -101,16 +97,16 @@ class TestByHand:
 
     def test_end_of_sequence_is_a_token_like_any_other(self):
         # Token 2 may well be the end of sequence: what stops the text is the host's business.
-        accepted, _, bonus, emitted, _, _, _ = run([TOKENS], [PARENTS], [[2, 3, 2, 7, 8]], 2)
-        assert (accepted, bonus, emitted) == ([1], [2], [[2, 2, 0]])
+        accepted, _, emitted, _, _, _ = run([TOKENS], [PARENTS], [[2, 3, 2, 7, 8]], 2)
+        assert (accepted, emitted) == ([1], [[2, 2, 0]])
 
     def test_token_zero_is_a_match_and_padding_is_not(self):
         tokens, parents = [[9, 0, 0, 0, 0]], [[0, 0, 1, 0, 0]]
         valid = [[True, True, True, False, False]]
-        accepted, path, _, emitted, count, _, _ = run(tokens, parents, [[0, 0, 0, 0, 0]], 2, valid)
+        accepted, path, emitted, count, _, _ = run(tokens, parents, [[0, 0, 0, 0, 0]], 2, valid)
         assert (accepted, path, emitted, count) == ([2], [[0, 1, 2]], [[0, 0, 0]], [3])
         valid = [[True, False, False, False, False]]
-        accepted, _, _, _, count, _, _ = run([[9, 0, 0, 0, 0]], [[0] * 5], [[0] * 5], 2, valid)
+        accepted, _, _, count, _, _ = run([[9, 0, 0, 0, 0]], [[0] * 5], [[0] * 5], 2, valid)
         assert (accepted, count) == ([0], [1])
 
     def test_root_matching_its_own_choice_is_no_match(self):
@@ -118,13 +114,12 @@ class TestByHand:
         assert (accepted, path) == ([0], [[0, 0, 0]])
 
     def test_batch_with_a_finished_element(self):
-        accepted, path, bonus, emitted, count, sources, destinations = run(
+        accepted, path, emitted, count, sources, destinations = run(
             [TOKENS] * 3, [PARENTS] * 3, [[2, 3, 4, 7, 8], [2, 3, 4, 7, 8], [1, 6, 4, 7, 8]], 2,
             active=[True, False, True],
         )  # fmt: skip
         assert accepted == [2, 0, 1]
         assert count == [3, 0, 2]
-        assert bonus == [8, 0, 6]
         assert emitted == [[2, 4, 8], [0, 0, 0], [1, 6, 0]]
         assert path[1] == [0, 0, 0]
         assert sources[1] == destinations[1] == [TRASH] * 3
@@ -132,21 +127,21 @@ class TestByHand:
 
 @pytest.mark.parametrize("choice", [3, 4])
 def test_one_node(choice):
-    accepted, _, bonus, emitted, count, _, _ = run([[9, 3]], [[0, 0]], [[choice, 7]], 1)
+    accepted, _, emitted, count, _, _ = run([[9, 3]], [[0, 0]], [[choice, 7]], 1)
     hit = choice == 3
-    assert (accepted, count, bonus) == ([int(hit)], [1 + hit], [7 if hit else choice])
+    assert (accepted, count) == ([int(hit)], [1 + hit])
     assert emitted == [[3, 7] if hit else [4, 0]]
 
 
 def test_root_alone():
-    assert run([[9]], [[0]], [[5]], 1)[:5] == [[0], [[0, 0]], [5], [[5, 0]], [1]]
+    assert run([[9]], [[0]], [[5]], 1)[:4] == [[0], [[0, 0]], [[5, 0]], [1]]
 
 
 @pytest.mark.parametrize("depth", [1, 16])
 def test_chain_accepted_whole(depth):
     tokens = np.arange(depth + 1)[None]
-    accepted, path, bonus, emitted, *_ = run(tokens, np.maximum(tokens - 1, 0), tokens + 1, depth)
-    assert (accepted, bonus) == ([depth], [depth + 1])
+    accepted, path, emitted, *_ = run(tokens, np.maximum(tokens - 1, 0), tokens + 1, depth)
+    assert accepted == [depth]
     assert path == tokens.tolist()
     assert emitted == (tokens + 1).tolist()
 

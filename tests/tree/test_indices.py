@@ -17,7 +17,7 @@ from ms_eagle.tree.accept import accept, path_slots
 from ms_eagle.tree.growth import grow_level, grow_root, top_children
 from ms_eagle.tree.masks import level_mask, row_slots, tree_mask
 from ms_eagle.tree.shape import TreeShape
-from ms_eagle.tree.tensorize import tensorize
+from ms_eagle.tree.tensorize import Tree, tensorize
 
 VOCABULARY = 700  # long enough for the block search
 
@@ -81,8 +81,8 @@ def test_whole_cycle(checked_gathers, shape):
 
     ids, log_probs = draft(1)
     pool, beam, broken = grow_root(Tensor(np.full(batch, 5, np.int32)), ids, log_probs)
-    for _ in range(shape.depth - 1):
-        level = level_mask(start, start, beam[4], slots).asnumpy()
+    for _ in range(depth - 1):
+        level = level_mask(start, beam[4], slots).asnumpy()
         check_level_mask(level, start.asnumpy(), start.asnumpy(), beam[4].asnumpy())
         ids, log_probs = draft(k)
         children = ids.reshape(batch, k, k), log_probs.reshape(batch, k, k)
@@ -112,7 +112,8 @@ def test_whole_cycle(checked_gathers, shape):
             choices[b, parents[b, row]] = tokens[b, row]
             row = parents[b, row]
     active = Tensor([True] * batch)
-    accepted, path, _, emitted, count = accept(*tree[:5], Tensor(choices), active)
+    rows = Tree(*tree[:4], valid=tree[3], scores=tree[5], ancestors=tree[4])
+    accepted, path, emitted, count = accept(rows, Tensor(choices), active)
     check_path(path.asnumpy(), count.asnumpy(), tokens, parents, valid, choices, emitted.asnumpy())
     assert (accepted.asnumpy() >= [depths[b, end] for b, end in enumerate(ends)]).all()
     for where in path_slots(path, count, start, slots - 1):

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ms_eagle.backends.stock import StockBackend as Backend
 from ms_eagle.checkpoints import sources
 from ms_eagle.config.sections import Config
 from ms_eagle.drafters.base import Needs
@@ -15,6 +14,7 @@ from ms_eagle.drafters.eagle3.vocabulary import narrowed
 from ms_eagle.drafters.eagle3.window import WindowedRows
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.system.progress import Progress
 from ms_eagle.tree.shape import TreeShape

@@ -10,9 +10,10 @@ from ms_eagle.checkpoints.directory import Checkpoint
 from ms_eagle.checkpoints.torch_pickle import TorchFile
 from ms_eagle.drafters.eagle3 import formats as head_formats
 from ms_eagle.drafters.eagle3 import taps as head_taps
-from ms_eagle.drafters.eagle3.config import HeadConfig, TeacherShape
+from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.drafters.eagle3.reader import HeadReader
 from ms_eagle.errors import UserError
+from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.system import files, json_file
 
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -47,7 +48,7 @@ class Head:
 def load_head(
     directory: Path,
     *,
-    teacher: TeacherShape,
+    teacher: DecoderConfig,
     taps: Sequence[int] | None = None,
     rope_theta: float | None = None,
 ) -> Head:

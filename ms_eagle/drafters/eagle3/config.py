@@ -16,22 +16,13 @@ The forward pass that the fields select, for one row with token ``t``, feature `
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.architecture import DecoderConfig, LayerConfig
 from ms_eagle.models.rope import RopeConfig
 
 
-class TeacherShape(Protocol):
-    """What a head must agree with; ``ms_eagle.models.architecture.DecoderConfig`` has it."""
-
-    hidden_size: int
-    vocab_size: int
-    num_layers: int
-
-
-@dataclass(frozen=True)
-class HeadConfig:
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig(LayerConfig):
     """An EAGLE-3 head; the module's docstring says what each variant computes.
 
     Attributes:
@@ -44,8 +35,7 @@ class HeadConfig:
         rope: rotary embedding, over the whole head.
         taps: teacher blocks whose *inputs* are concatenated into the feature, ascending.
         fc_norm, norm_before_fc, norm_before_residual, norm_output: the variants above.
-        fc_bias, qkv_bias, o_bias, mlp_bias: which projections carry a bias.
-        qk_norm: RMSNorm over each head of q and k before the rotation, as in Qwen3.
+        fc_bias: whether ``fc`` carries one.
         own_embedding: the head has its embedding; otherwise it uses the teacher's.
         shares_lm_head: the head has no LM head and uses the teacher's, over the full vocabulary.
         hidden_act: always ``silu``.
@@ -56,13 +46,9 @@ class HeadConfig:
     hidden_size: int
     target_hidden_size: int
     intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
     num_layers: int
     vocab_size: int
     draft_vocab_size: int
-    rms_norm_eps: float
     rope: RopeConfig
     taps: tuple[int, ...]
     fc_norm: bool = False
@@ -70,10 +56,6 @@ class HeadConfig:
     norm_before_residual: bool = False
     norm_output: bool = False
     fc_bias: bool = False
-    qkv_bias: bool = False
-    o_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
     own_embedding: bool = False
     shares_lm_head: bool = False
     hidden_act: str = "silu"

@@ -6,27 +6,28 @@
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import LayerNames, StockBackend
 from ms_eagle.drafters.eagle3.checkpoint import Head
+from ms_eagle.models.backend import Backend, LayerNames, Vocabulary
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.layers import parameter
+from ms_eagle.models.weight import Read, Weight
 
 
 class Fuse(nn.Cell):
     """Taps to features: ``fc`` and the norms that may stand before it."""
 
-    def __init__(self, head: Head, backend: StockBackend | NativeBackend) -> None:
+    def __init__(self, head: Head, backend: Backend) -> None:
         super().__init__()
-        config, tensors = head.config, head.tensors
+        config = head.config
         self.width, self.taps = config.target_hidden_size, config.num_taps
-        self.fc = backend.linear(tensors["fc.weight"], tensors.get("fc.bias"))
+        read = _reader(head)
+        self.fc = backend.linear(read("fc.weight"), read("fc.bias") if "fc.bias" in head.tensors else None)
         self.before = nn.Identity()
         if config.norm_before_fc:
-            self.before = backend.norm(tensors["input_norm.weight"], config.rms_norm_eps)
+            self.before = backend.norm(read("input_norm.weight"), config.rms_norm_eps)
         norms = range(config.num_taps) if config.fc_norm else ()
         self.each = nn.CellList(
-            [backend.norm(tensors[f"fc_norm.{i}.weight"], config.rms_norm_eps) for i in norms]
+            [backend.norm(read(f"fc_norm.{i}.weight"), config.rms_norm_eps) for i in norms]
         )
 
     def construct(self, taps: Tensor) -> Tensor:
@@ -52,9 +53,9 @@ class DraftHead(nn.Cell):
     def __init__(
         self,
         head: Head,
-        vocabulary: nn.Cell,
-        unembedding: nn.Cell,
-        backend: StockBackend | NativeBackend,
+        vocabulary: Vocabulary,
+        unembedding: Vocabulary,
+        backend: Backend,
         *,
         batch: int,
         slots: int,
@@ -72,37 +73,35 @@ class DraftHead(nn.Cell):
             positions: how many positions the rotary tables cover.
         """
         super().__init__()
-        config, tensors = head.config, head.tensors
-        self.hidden_size, self.positions, self.dtype = config.hidden_size, positions, backend.dtype
-        self.taps = config.taps
+        config, read = head.config, _reader(head)
+        self.hidden_size, self.positions = config.hidden_size, positions
+        self.dtype, self.taps = backend.formats.activations, config.taps
         self.draft_vocab_size = config.draft_vocab_size
         own = config.own_embedding
-        self.vocabulary = backend.vocabulary(tensors["embed.weight"]) if own else vocabulary
+        self.vocabulary = backend.vocabulary(read("embed.weight")) if own else vocabulary
         shared = config.shares_lm_head
-        self.head = unembedding if shared else backend.vocabulary(tensors["lm_head.weight"])
+        self.head = unembedding if shared else backend.vocabulary(read("lm_head.weight"))
         self.fuse = Fuse(head, backend)
         self.cache = KVCache(
-            config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.dtype
+            config.num_layers, batch, config.num_kv_heads, slots, config.head_dim, backend.formats.kv
         )
         self.rows = backend.rows(config.rope, positions, self.cache)
         self.steps = backend.steps(slots)
         # The first layer's input comes normed: embedding and feature have a norm each.
         self.layers = nn.CellList(
             [
-                backend.layer(
-                    config, tensors.__getitem__, _names(f"layers.{i}."), self.cache, i, normed=i > 0
-                )
+                backend.layer(config, read, _names(f"layers.{i}."), self.cache, i, normed=i > 0)
                 for i in range(config.num_layers)
             ]
         )
         self.pair = backend.pair(
             self.vocabulary,
-            tensors["layers.0.input_norm.weight"],
-            tensors["layers.0.hidden_norm.weight"],
+            read("layers.0.input_norm.weight"),
+            read("layers.0.hidden_norm.weight"),
             config.rms_norm_eps,
             residual_is_normed=config.norm_before_residual,
         )
-        self.norm = backend.norm(tensors["norm.weight"], config.rms_norm_eps)
+        self.norm = backend.norm(read("norm.weight"), config.rms_norm_eps)
         self.feature_is_normed = config.norm_output
         self.target_ids = parameter(head.target_ids, "target_ids", ms.int32)
         self._backend = backend
@@ -123,7 +122,7 @@ class DraftHead(nn.Cell):
             features: ``[B, N, E]``, of ``fuse`` or ``next_feature``.
             positions: ``[B, N]`` int32, the features' positions.
             slots: ``[B, N]`` int32 in ``[0, S_d)``.
-            seen: what each row sees, see ``steps``.
+            seen: what each row sees, see ``models.backend``.
 
         Returns:
             hidden states ``[B, N, E]`` before the last norm, for ``logits`` and ``next_feature``.
@@ -142,6 +141,10 @@ class DraftHead(nn.Cell):
     def next_feature(self, hidden: Tensor) -> Tensor:
         """What stands in for the feature of the next position while drafting, ``[B, N, E]``."""
         return self.norm(hidden) if self.feature_is_normed else hidden
+
+
+def _reader(head: Head) -> Read:
+    return lambda name: Weight.of(head.tensors[name])
 
 
 def _names(prefix: str) -> LayerNames:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ms_eagle.drafters.eagle3 import taps as head_taps
-from ms_eagle.drafters.eagle3.config import HeadConfig, TeacherShape
+from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.drafters.eagle3.formats import SPECFORGE, SPECULATORS, HeadFormat
 from ms_eagle.errors import UserError
+from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.rope import RopeConfig
 
 _DEFAULT_THETA = 10000.0  # transformers' LlamaConfig and every trainer of heads
@@ -27,10 +29,10 @@ class HeadReader:
         notes: sentences for the user, collected while reading.
     """
 
-    options: Mapping[str, object]
+    options: Mapping[str, Any]
     layout: HeadFormat
     shapes: Mapping[str, tuple[int, ...]]
-    teacher: TeacherShape
+    teacher: DecoderConfig
     nested_taps: bool
     numbered_layers: bool
     notes: list[str] = field(default_factory=list)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from mindspore import Tensor, nn
 
-from ms_eagle.backends.native import NativeBackend
-from ms_eagle.backends.stock import StockBackend
 from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model, load_teacher
+from ms_eagle.models.backend import Backend
 from ms_eagle.models.reading import Reader
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.system.progress import Progress
@@ -105,7 +104,7 @@ class TeacherFeatures:
 
 def load_features(
     model: Model,
-    backend: StockBackend | NativeBackend,
+    backend: Backend,
     taps: tuple[int, ...],
     longest: int,
     progress: Progress,

@@ -139,7 +139,7 @@ def check_tree(head, ends):
             int32(tokens),
             int32(np.tile(np.array(counts)[:, None] + level, (1, BRANCH))),
             level_slots(count, level, BRANCH),
-            level_mask(count, count, Tensor(lineage), SLOTS),
+            level_mask(count, Tensor(lineage), SLOTS),
         )
         for b, n in enumerate(counts):
             seen = [
