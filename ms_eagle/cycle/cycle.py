@@ -37,7 +37,7 @@ class TeacherCycle(nn.Cell):
     ) -> tuple[Tensor, Tensor]:
         """Run one cycle; arguments and results are the module's. The state is handed through."""
         tree, (places, slots, seen), paths = lone_root(self.steps, root, n, active)
-        choices, _, fault = self.verifier(tree.tokens, places, slots, seen, paths, params, uniforms)
+        choices, _, fault = self.verifier(tree[0], places, slots, seen, paths, params, uniforms)
         count = active.astype(ms.int32)
         emitted = self.verifier.choose.remember(choices, count)
         return self.steps.report(count, fault, fault, n, emitted), state
@@ -65,7 +65,7 @@ class EagleCycle(nn.Cell):
         """Run one cycle; arguments and results are the module's, T is ``D + 1``."""
         pool, broken = self.proposer.propose(root, n, active, state)
         tree, (places, slots, seen), paths = self.tensorize(*pool, n, active)
-        choices, taps, fault = self.verifier(tree.tokens, places, slots, seen, paths, params, uniforms)
+        choices, taps, fault = self.verifier(tree[0], places, slots, seen, paths, params, uniforms)
         _, path, emitted, count = self.steps.accept(tree, choices, active)
         self.reorder(path, count, n)
         state = self.proposer.extend(self.steps.pick(taps, path), emitted, n, count, state)
@@ -80,4 +80,4 @@ def lone_root(steps: Steps, root: Tensor, n: Tensor, active: Tensor) -> tuple[Tr
     zeros, ancestors = ops.zeros((batch, 1), ms.int32), ops.zeros((batch, 1, 1), ms.int32)
     laid, scores = ops.ones((batch, 1), ms.bool_), ops.zeros((batch, 1), ms.float32)
     places, slots, seen, paths = steps.tree_rows(tokens, zeros, valid, ancestors, n)
-    return Tree(tokens, zeros, zeros, laid, valid, scores, ancestors), (places, slots, seen), paths
+    return (tokens, zeros, zeros, laid, valid, scores, ancestors), (places, slots, seen), paths

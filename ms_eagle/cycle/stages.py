@@ -90,7 +90,7 @@ class Accept(nn.Cell):
         self, choices: Tensor, active: Tensor, *tree: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``accept.accept``; ``tree`` are the tensors of a ``Tree``."""
-        return self.steps.accept(Tree(*tree), choices, active)
+        return self.steps.accept(tree, choices, active)
 
 
 class Moves(nn.Cell):
