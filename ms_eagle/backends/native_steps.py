@@ -62,9 +62,8 @@ class NativeSteps(nn.Cell, Steps):
 
     @override
     def accept(self, tree: Tree, choices: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.run_accept(
-            tree.tokens, tree.parents, tree.depths, tree.valid, tree.ancestors, choices, active
-        )
+        tokens, parents, depths, _, valid, _, ancestors = tree
+        return self.run_accept(tokens, parents, depths, valid, ancestors, choices, active)
 
     @override
     def moves(self, path: Tensor, count: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,4 +103,4 @@ class NativeTensorizer(nn.Cell):
         """``Steps.tensorizer`` says what of."""
         pool = (tokens, scores, parents, depths)
         laid = self.run(*pool, self.log_confidence, n, active, self.trash)
-        return Tree(*laid[:7]), laid[7:10], laid[10]
+        return laid[:7], laid[7:10], laid[10]

@@ -6,7 +6,8 @@ from mindspore import Tensor, nn, ops
 from typing_extensions import override
 
 from ms_eagle.models.backend import Steps
-from ms_eagle.tree import accept, growth, masks
+from ms_eagle.tree import accept as acceptance
+from ms_eagle.tree import growth, masks
 from ms_eagle.tree.growth import Beam, Pool
 from ms_eagle.tree.masks import Rows
 from ms_eagle.tree.report import DRAFTER_NOT_FINITE, TEACHER_NOT_FINITE
@@ -60,11 +61,11 @@ class StockSteps(nn.Cell, Steps):
 
     @override
     def accept(self, tree: Tree, choices: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return accept.accept(tree, choices, active)
+        return acceptance.accept(tree, choices, active)
 
     @override
     def moves(self, path: Tensor, count: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        return accept.path_slots(path, count, start, self.slots - 1)
+        return acceptance.path_slots(path, count, start, self.slots - 1)
 
     @override
     def pick(self, x: Tensor, which: Tensor) -> Tensor:
@@ -112,7 +113,7 @@ class Tensorizer(nn.Cell):
         )
         valid = usable_rows(laid, n, active)
         places, slots, mask, paths = rows_of_tree(tokens, depths, valid, ancestors, n, self.slots)
-        tree = Tree(tokens, parents, depths, laid, valid, scores, ancestors)
+        tree = (tokens, parents, depths, laid, valid, scores, ancestors)
         return tree, (places, slots, mask), paths
 
 

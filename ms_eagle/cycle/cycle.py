@@ -39,7 +39,7 @@ class PlainCycle(nn.Cell):
     ) -> tuple[Tensor, Tensor]:
         """Run one cycle; arguments and results are the module's."""
         tree, rows, paths = root_alone(self.steps, root, n, active)
-        choices, taps, fault = self.verifier(tree.tokens, *rows, paths, params, uniforms)
+        choices, taps, fault = self.verifier(tree[0], *rows, paths, params, uniforms)
         count = active.astype(ms.int32)
         state = self.drafter.take(taps, choices, n, count, state)
         emitted = self.verifier.choose.remember(choices, count)
@@ -79,7 +79,7 @@ class TreeCycle(nn.Cell):
         """Run one cycle; arguments and results are the module's, T is ``D + 1``."""
         pool, broken = self.drafter.propose(root, n, active, state, *hints)
         tree, rows, paths = self.tensorize(*pool, n, active)
-        choices, taps, fault = self.verifier(tree.tokens, *rows, paths, params, uniforms)
+        choices, taps, fault = self.verifier(tree[0], *rows, paths, params, uniforms)
         _, path, emitted, count = self.steps.accept(tree, choices, active)
         self.reorder(path, count, n)
         state = self.drafter.take(self.steps.pick(taps, path), emitted, n, count, state)
@@ -94,5 +94,4 @@ def root_alone(steps: Steps, root: Tensor, n: Tensor, active: Tensor) -> tuple[T
     zeros, ancestors = ops.zeros((batch, 1), ms.int32), ops.zeros((batch, 1, 1), ms.int32)
     laid, scores = ops.ones((batch, 1), ms.bool_), ops.zeros((batch, 1), ms.float32)
     positions, slots, seen, paths = steps.tree_rows(tokens, zeros, valid, ancestors, n)
-    tree = Tree(tokens, zeros, zeros, laid, valid, scores, ancestors)
-    return tree, (positions, slots, seen), paths
+    return (tokens, zeros, zeros, laid, valid, scores, ancestors), (positions, slots, seen), paths

@@ -129,7 +129,7 @@ class _Accept(nn.Cell):
         self.steps = steps
 
     def construct(self, choices: Tensor, active: Tensor, *tree: Tensor) -> tuple[Tensor, ...]:
-        return self.steps.accept(Tree(*tree), choices, active)
+        return self.steps.accept(tree, choices, active)
 
 
 class StagedCycle:

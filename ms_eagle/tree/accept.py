@@ -36,18 +36,19 @@ def accept(tree: Tree, choices: Tensor, active: Tensor) -> tuple[Tensor, Tensor,
         to `a`, then 0; emitted `[B, D+1]` int32, the accepted tokens and the teacher's token after the
         path, then 0; count `[B]` int32, `a + 1`, or 0 when not active (then all the rest is 0 too).
     """
-    batch, levels, rows = tree.ancestors.shape
-    follows = tree.tokens == ops.gather_d(choices, 1, tree.parents)
-    match = ops.logical_or(ops.logical_and(tree.valid, follows), _is_root(batch, rows))
+    tokens, parents, depths, _, valid, _, ancestors = tree
+    batch, levels, rows = ancestors.shape
+    follows = tokens == ops.gather_d(choices, 1, parents)
+    match = ops.logical_or(ops.logical_and(valid, follows), _is_root(batch, rows))
     match = ops.logical_and(match, active.reshape(batch, 1))
     # A row is reached when it and all its ancestors match: no factor of the product is 0.
-    chain = ops.gather_d(match.astype(ms.int32), 1, tree.ancestors.reshape(batch, levels * rows))
+    chain = ops.gather_d(match.astype(ms.int32), 1, ancestors.reshape(batch, levels * rows))
     reached = chain.reshape(batch, levels, rows).sum(1) == levels  # [B, N]
     at_depth = ops.logical_and(
-        reached.expand_dims(1), tree.depths.expand_dims(1) == _arange(levels).reshape(1, levels, 1)
+        reached.expand_dims(1), depths.expand_dims(1) == _arange(levels).reshape(1, levels, 1)
     )  # [B, D+1, N], at most one row per depth
     path = ops.amax(at_depth.astype(ms.float32) * _arange(rows).astype(ms.float32), 2).astype(ms.int32)
-    accepted = ops.amax(reached.astype(ms.float32) * tree.depths.astype(ms.float32), 1).astype(ms.int32)
+    accepted = ops.amax(reached.astype(ms.float32) * depths.astype(ms.float32), 1).astype(ms.int32)
     count = (accepted + 1) * active.astype(ms.int32)
     # A matching node's token is its parent's choice, so the emitted tokens are the choices along the path.
     spoken = ops.gather_d(choices, 1, path)  # [B, D+1]

@@ -1,34 +1,16 @@
 """From the pool of candidates to the rows of a tree batch, as pure functions for graph mode."""
 
-from typing import NamedTuple
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
 from ms_eagle.tree.growth import Pool
 
-
-class Tree(NamedTuple):
-    """A tree batch: N rows, the root's first. Graph mode takes its fields by name, and no starred unpacking.
-
-    Attributes:
-        tokens: ``[B, N]`` int32.
-        parents: ``[B, N]`` int32, rows.
-        depths: ``[B, N]`` int32.
-        laid: ``[B, N]`` bool, rows that hold a candidate; the others are padding.
-        valid: ``[B, N]`` bool, rows that take part in this cycle.
-        scores: ``[B, N]`` float32, cumulative log-probabilities.
-        ancestors: ``[B, D+1, N]`` int32, see ``ancestor_table``.
-    """
-
-    tokens: Tensor
-    parents: Tensor
-    depths: Tensor
-    laid: Tensor
-    valid: Tensor
-    scores: Tensor
-    ancestors: Tensor
+# A plain tuple: graph mode would make a named one outside the graph, in Python.
+Tree = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""A tree batch, N rows, the root's first: tokens int32, parents int32 (rows), depths int32, laid bool (rows
+that hold a candidate; the others are padding), valid bool (rows that take part in this cycle), scores float32
+(cumulative log-probabilities), each `[B, N]`; ancestors `[B, D+1, N]` int32 (`ancestor_table`)."""
 
 
 @ops.constexpr

@@ -37,14 +37,15 @@ class Steps(nn.Cell):
             pool, beam, bad = self.steps.grow_level(pool, beam, tokens[:, rows], log_probs[:, rows])
             broken = ms.ops.logical_or(broken, bad)
         tree, rows, paths = self.tensorize(*pool, n, active)
+        tokens, parents, depths, _, valid, _, ancestors = tree
         walked = self.steps.accept(tree, choices, active)
         return (
             *(*pool, *beam, broken, *tree, *rows, paths, *walked, *placed),
-            *self.steps.tree_rows(tree.tokens, tree.depths, tree.valid, tree.ancestors, n),
+            *self.steps.tree_rows(tokens, depths, valid, ancestors, n),
             *self.steps.chunk_rows(choices, n, count),
             *self.steps.moves(walked[1], walked[3], n),
             self.steps.report(walked[3], faults, broken, n, walked[2]),
-            self.steps.pick(x, tree.parents),
+            self.steps.pick(x, parents),
             self.steps.last_row(x, count, state),
         )
 

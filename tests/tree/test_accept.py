@@ -12,7 +12,6 @@ from support import reference_tree
 
 from ms_eagle.reference.invariants import check_indices, check_path
 from ms_eagle.tree.accept import accept, path_slots
-from ms_eagle.tree.tensorize import Tree
 
 START, TRASH = 20, 63
 
@@ -25,7 +24,7 @@ def _graph_mode():
 
 class Accept(nn.Cell):
     def construct(self, tokens, parents, depths, valid, ancestors, choices, active, start):
-        tree = Tree(tokens, parents, depths, valid, valid, tokens, ancestors)
+        tree = (tokens, parents, depths, valid, valid, tokens, ancestors)
         accepted, path, emitted, count = accept(tree, choices, active)
         sources, destinations = path_slots(path, count, start, TRASH)
         return accepted, path, emitted, count, sources, destinations

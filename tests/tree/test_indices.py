@@ -17,7 +17,7 @@ from ms_eagle.tree.accept import accept, path_slots
 from ms_eagle.tree.growth import grow_level, grow_root, top_children
 from ms_eagle.tree.masks import level_mask, row_slots, tree_mask
 from ms_eagle.tree.shape import TreeShape
-from ms_eagle.tree.tensorize import Tree, tensorize
+from ms_eagle.tree.tensorize import tensorize
 
 VOCABULARY = 700  # long enough for the block search
 
@@ -112,7 +112,7 @@ def test_whole_cycle(checked_gathers, shape):
             choices[b, parents[b, row]] = tokens[b, row]
             row = parents[b, row]
     active = Tensor([True] * batch)
-    rows = Tree(*tree[:4], valid=tree[3], scores=tree[5], ancestors=tree[4])
+    rows = (*tree[:4], tree[3], tree[5], tree[4])
     accepted, path, emitted, count = accept(rows, Tensor(choices), active)
     check_path(path.asnumpy(), count.asnumpy(), tokens, parents, valid, choices, emitted.asnumpy())
     assert (accepted.asnumpy() >= [depths[b, end] for b, end in enumerate(ends)]).all()
