@@ -78,8 +78,7 @@ class Engine:
             choose_tier: called before every cycle; None always takes the first tier.
         """
         self.graphs, self.tokenizer, self.directory = graphs, tokenizer, directory
-        self.load_seconds = load_seconds
-        self.cache, self.observer = cache, observer
+        self.load_seconds, self.cache, self.observer = load_seconds, cache, observer
         sizes = graphs.facts.sizes
         self._choose_tier = choose_tier or (lambda: sizes.tiers[0])
         self._slots = Slots(sizes.batch)

@@ -20,7 +20,7 @@ def program(body):
         sys.executable,
         "-c",
         "import os, signal, sys, time\n"
-        "from ms_eagle import command_line\nfrom ms_eagle.errors import UserError\n"
+        "from ms_eagle.cli import command_line\nfrom ms_eagle.errors import UserError\n"
         f"def main(argv):\n{indented}\ncommand_line.run(main)\n",
     ]
 

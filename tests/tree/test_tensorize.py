@@ -31,7 +31,7 @@ class Tensorize(nn.Cell):
 
     def construct(self, tokens, scores, parents, depths, log_confidence):
         pool = (tokens, scores, parents, depths)
-        return ms_eagle.tensorize.tensorize(pool, self.budget, self.depth, log_confidence)
+        return ms_eagle.tree.tensorize.tensorize(pool, self.budget, self.depth, log_confidence)
 
 
 @lru_cache
