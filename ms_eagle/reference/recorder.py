@@ -137,7 +137,7 @@ class Recorder:
             del self._turns[slot]
 
     def fail(self, error: Exception) -> None:
-        """See ``observer.Observer``: an error record with all that a replay needs; each error once."""
+        """See ``observer.Observer``: an error record with all that led to it; each error once."""
         turns, self._turns = self._turns, {}
         if error is self._failed or self._trace is None:
             return

@@ -18,7 +18,6 @@ from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.loading import load_engine
 from ms_eagle.reference.page.view import page
-from ms_eagle.reference.replay import replay
 from ms_eagle.reference.trace import read_trace
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system.progress import Progress
@@ -142,8 +141,6 @@ def test_reference_mode_and_trace(model, answers, tmp_path, kind):
     assert trace.manifest["drafter"] == "echo"
     assert len(trace.turns) == 2
     assert all(turn.finish["checks"]["cache_difference"].keys() == {"teacher"} for turn in trace.turns)
-    (again,) = replay(engine, trace, trace.turns[0].cycles[2])
-    assert again.differences == ()
     assert kind.label in page(trace)
 
 

@@ -9,7 +9,6 @@ from support import tiny_eagle
 from ms_eagle.engine.requests import GenerationOptions, TurnName
 from ms_eagle.errors import UserError
 from ms_eagle.reference.invariants import InvariantError
-from ms_eagle.reference.replay import replay, requests_of
 from ms_eagle.reference.trace import STAGES, read_trace
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system import files
@@ -97,28 +96,7 @@ def test_cycles_tell_tree_choices_path_tokens_and_times(run, trace):
     assert max(cycle["accept_L"] for turn in trace.turns for cycle in turn.cycles) == 2
 
 
-def test_every_cycle_replays_to_itself(run, trace):
-    engine = run[0]
-    for turn in trace.turns:
-        for cycle in turn.cycles[:3]:
-            (again,) = replay(engine, trace, cycle)
-            assert (again.row, again.emitted, again.differences) == (cycle["row"], cycle["emitted"], ())
-
-
-def test_a_replay_names_what_came_out_otherwise(run, trace):
-    cycle = trace.turns[0].cycles[1]
-    altered = json.loads(json.dumps(cycle))
-    altered["tree"]["tokens"][2] += 1
-    altered["emitted"][0] += 1
-    trace.turns[0].cycles[1] = altered
-    (again,) = replay(run[0], trace, altered)
-    trace.turns[0].cycles[1] = cycle
-    assert again.differences == ("tokens", "emitted")
-    with pytest.raises(UserError, match="a finish record cannot be replayed"):
-        replay(run[0], trace, trace.turns[0].finish)
-
-
-def test_a_broken_invariant_ends_the_trace_with_all_that_a_replay_needs(run, monkeypatch):
+def test_a_broken_invariant_ends_the_trace_with_all_that_led_to_it(run, monkeypatch):
     engine, _, path, prompts, _ = run
     stages = engine.graphs.stages[engine.graphs.facts.sizes.tiers[0]]
     sound, calls = stages.accept, []
@@ -145,16 +123,10 @@ def test_a_broken_invariant_ends_the_trace_with_all_that_a_replay_needs(run, mon
     assert x["token_ids"] == [*prompts[0], *first["emitted"]]
     assert x["n"] == len(x["token_ids"]) - 1
     assert x["tree"]["tokens"][0] == first["emitted"][len(first["emitted"]) - 1]
-    assert [request.options for request in requests_of(trace, record)] == [OPTIONS, OPTIONS]
-    # The stage is sound again, and the batch as a whole comes out as far as it had come.
-    assert {again.differences for again in replay(engine, trace, record)} == {("emitted",)}
-    with monkeypatch.context() as patch:
-        patch.setattr(stages, "accept", lambda *a: tuple(t + 1 for t in sound(*a)))
-        with pytest.raises(InvariantError):
-            replay(engine, trace, record)
+    assert {x["options"]["sampling"]["seed"], y["options"]["sampling"]["seed"]} == {3}
 
 
-def test_an_error_outside_a_cycle_replays_the_answer(run, monkeypatch):
+def test_an_error_outside_a_cycle_has_no_tree(run, monkeypatch):
     engine, _, path, prompts, _ = run
     prefill = engine.graphs.prefill()
     before = len(read_trace(path).errors)
@@ -166,9 +138,6 @@ def test_an_error_outside_a_cycle_replays_the_answer(run, monkeypatch):
     assert len(trace.errors) == before + 1
     record = trace.errors[before]
     assert (record["error"], record["stage"], record["rows"][0]["tree"]) == ("ZeroDivisionError", None, None)
-    (again,) = replay(engine, trace, record)
-    assert len(again.emitted) == 12
-    assert again.differences == ()
 
 
 def test_a_prompt_that_is_refused_ends_the_trace_too(run):
