@@ -93,5 +93,5 @@ def root_alone(steps: Steps, root: Tensor, n: Tensor, active: Tensor) -> tuple[T
     tokens, valid = root.reshape(batch, 1), active.reshape(batch, 1)
     zeros, ancestors = ops.zeros((batch, 1), ms.int32), ops.zeros((batch, 1, 1), ms.int32)
     laid, scores = ops.ones((batch, 1), ms.bool_), ops.zeros((batch, 1), ms.float32)
-    positions, slots, seen, paths = steps.tree_rows(tokens, zeros, valid, ancestors, n)
-    return (tokens, zeros, zeros, laid, valid, scores, ancestors), (positions, slots, seen), paths
+    places, slots, seen, paths = steps.tree_rows(tokens, zeros, valid, ancestors, n)
+    return (tokens, zeros, zeros, laid, valid, scores, ancestors), (places, slots, seen), paths

@@ -52,7 +52,7 @@ class Graphs:
         drafts = any(tier is not None for tier in sizes.tiers)
         self.facts = Facts(
             sizes,
-            sizes.positions,
+            teacher.cache.shape[2],  # also of graphs that need fewer: one table of uniforms serves all
             teacher.vocab_size,
             name,
             kernels,

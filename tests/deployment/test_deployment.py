@@ -265,7 +265,7 @@ def swap(bundle):
     [
         (lambda b: (b / FILE).unlink(), "holds no manifest.json"),
         (lambda b: cut(b / FILE), "not valid JSON"),
-        (lambda b: rewrite(b, lambda m: m.update(schema_version=2)), "found schema_version 2, expected 1"),
+        (lambda b: rewrite(b, lambda m: m.update(schema_version=1)), "found schema_version 1, expected 2"),
         (lambda b: rewrite(b, lambda m: m.pop("states")), "states: Field required"),
         (lambda b: rewrite(b, lambda m: m["files"][0].update(name="../x")), "a path inside the bundle"),
         (lambda b: rewrite(b, lambda m: m["files"].clear()), "lists no weights.safetensors"),
