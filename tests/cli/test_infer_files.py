@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support.commands import here, refusal  # noqa: F401 (a fixture)
+from support.commands import refusal
 from support.sessions import save_model, write_config
 
 
@@ -71,7 +71,7 @@ BREAKAGES = {
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
-def test_damaged_model(here, tmp_path, name):  # noqa: F811
+def test_damaged_model(here, tmp_path, name):
     breakage, message = BREAKAGES[name]
     source = breakage(save_model(tmp_path / "model"))
     config = write_config(tmp_path / "c.yaml", source, max_new_tokens=3)

@@ -4,20 +4,10 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from ms_eagle.paths import ROOT
 from ms_eagle.system import quiet
 
 TOOL = ROOT / "tools" / "infer.py"
-
-
-@pytest.fixture
-def here(tmp_path):
-    """An empty directory to run in."""
-    directory = tmp_path / "here"
-    directory.mkdir()
-    return directory
 
 
 def command(*arguments):
