@@ -101,14 +101,16 @@ class Session:
             UserError: see ``Engine.generate``.
         """
         prompt = self._encode(Running(Dialog((text,), "the message")))
-        self.engine.submit(Request(prompt, self.options))
+        number, finished = self.engine.submit(Request(prompt, self.options)), False
         try:
-            while self.engine.busy:
+            while not finished:
                 for news in self.engine.step():
-                    if news.text:
-                        yield news.text
+                    if news.number == number:
+                        finished = news.completion is not None
+                        if news.text:
+                            yield news.text
         finally:
-            self.engine.interrupt()
+            self.engine.cancel([number])
 
     def _compile(self) -> None:
         if self.options.max_new_tokens > 0:

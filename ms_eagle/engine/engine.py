@@ -15,7 +15,7 @@ al., "Orca", OSDI 2022, iteration-level scheduling).
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,7 +191,7 @@ class Engine:
             while self.busy:
                 tell(self.step())
         except KeyboardInterrupt:
-            tell(self.interrupt())
+            tell(self.cancel(range(first, self._submitted)))
         return [completions[index] for index in sorted(completions)]
 
     @property
@@ -235,15 +235,15 @@ class Engine:
                 raise
         return news
 
-    def interrupt(self) -> list[Progress]:
-        """End what is unfinished, keeping what was produced; requests that were not begun are dropped."""
-        self._waiting.clear()
-        rows = self._slots.active
+    def cancel(self, numbers: Collection[int]) -> list[Progress]:
+        """End these requests, keeping what was produced; those that were not begun are dropped."""
+        self._waiting = deque(each for each in self._waiting if each[0] not in numbers)
+        rows = [row for row in self._slots.active if self._slots[row].number in numbers]
         before = {row: len(self._slots[row].answer.text) for row in rows}
         for row in rows:
             self._slots[row].answer.end("interrupted")
         news = [self._news(row, len(self._slots[row].answer.token_ids), before[row]) for row in rows]
-        if self.observer is not None:
+        if self.observer is not None and not self._slots.active:
             self.observer.settle()
         return news
 

@@ -12,7 +12,7 @@ def answers(engine: Engine, next_request: NextRequest) -> Iterator[tuple[Hashabl
     """Answer requests until there are no more, in the order in which they finish.
 
     Args:
-        engine: with nothing in flight.
+        engine: whose other requests go on beside these, unheard.
         next_request: gives a key and the next request, or None while there is none. It is asked again after
             every answer, so that an answer can lead to a new request, which finds its prefix in the caches.
 
@@ -20,12 +20,15 @@ def answers(engine: Engine, next_request: NextRequest) -> Iterator[tuple[Hashabl
         UserError: see ``Engine.step``.
     """
     keys: dict[int, Hashable] = {}
-    while True:
-        while len(keys) < engine.graphs.facts.sizes.batch and (following := next_request()) is not None:
-            key, request = following
-            keys[engine.submit(request)] = key
-        if not keys:
-            return
-        for news in engine.step():
-            if news.completion is not None:
-                yield keys.pop(news.number), news.completion
+    try:
+        while True:
+            while len(keys) < engine.graphs.facts.sizes.batch and (following := next_request()) is not None:
+                key, request = following
+                keys[engine.submit(request)] = key
+            if not keys:
+                return
+            for news in engine.step():
+                if news.completion is not None and news.number in keys:
+                    yield keys.pop(news.number), news.completion
+    finally:
+        engine.cancel(keys)

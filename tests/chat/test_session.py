@@ -148,11 +148,11 @@ def test_ctrl_c_ends_with_what_there_is(session, pair, batch):
     engine = session.engine
     cycle, calls = engine.graphs.cycle, []
 
-    def interrupted(greedy):
-        calls.append(greedy)
+    def interrupted(tier, sampled):
+        calls.append(sampled)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return cycle(greedy)
+        return cycle(tier, sampled)
 
     engine.graphs.cycle = interrupted
     try:

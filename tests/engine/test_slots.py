@@ -183,8 +183,22 @@ def test_what_cannot_be_answered_and_nothing(plain):
     assert not plain.busy
     assert plain.run([]) == []
     assert list(answers(plain, lambda: None)) == []
-    plain.submit(mixed(1)[0])
+    number = plain.submit(mixed(1)[0])
     with pytest.raises(RuntimeError, match="in flight"):
         plain.run(mixed(1))
-    plain.interrupt()
-    plain.step()
+    assert plain.cancel([number]) == []  # it was not begun
+    assert not plain.busy
+
+
+def test_a_cancelled_request_leaves_the_others_alone(engine, alone):
+    requests = mixed(11)
+    numbers = [engine.submit(request) for request in requests]
+    engine.step()
+    engine.step()
+    (news,) = engine.cancel(numbers[:1])
+    assert news.completion.finish_reason == "interrupted"
+    assert engine.cancel(numbers[:1]) == []
+    completions = {}
+    while engine.busy:
+        completions |= {n.number: n.completion.token_ids for n in engine.step() if n.completion}
+    assert completions == {number: c.token_ids for number, c in zip(numbers[1:], alone[1:], strict=True)}
