@@ -15,6 +15,7 @@ from ms_eagle.diagnosis.agreement import HeadMeter, Passage, TeacherReader, _rel
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.teacher import Teacher
+from ms_eagle.models.weight import Weight
 
 DEPTH, BRANCH, TAPS = 3, 4, (0, 2, 5)
 STOCK = StockBackend("eager", ms.float32)
@@ -61,7 +62,7 @@ class Lender:
     """The part of a teacher that a meter takes."""
 
     def __init__(self, ends):
-        self.vocabulary, self.head = map(STOCK.vocabulary, ends)
+        self.vocabulary, self.head = (STOCK.vocabulary(Weight.of(end)) for end in ends)
 
 
 def random_passage(rng, rows, first):
