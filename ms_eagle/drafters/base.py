@@ -5,7 +5,7 @@ tensor, passed in and out; it needs no reset, for what a request's first tokens 
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -125,15 +125,17 @@ class Drafter(nn.Cell):
 
 
 class Blueprint(Protocol):
-    """A drafter that was found and checked against its teacher; its weights are not placed yet.
+    """A drafter that was found and checked against its teacher; its weights are not placed yet."""
 
-    Attributes:
-        needs: see ``Needs``.
-        files: of its weights, as manifests list them: ``file`` and ``sha256``.
-    """
+    @property
+    def needs(self) -> Needs:
+        """See ``Needs``."""
+        ...
 
-    needs: Needs
-    files: list[dict[str, str]]
+    @property
+    def files(self) -> Sequence[Mapping[str, str]]:
+        """Of its weights, as manifests list them: ``file`` and ``sha256``."""
+        ...
 
     def check(self, shape: TreeShape) -> None:
         """Refuse trees that it cannot draft.
@@ -169,13 +171,12 @@ class Watch(Protocol):
 
 
 class Stages(Protocol):
-    """A drafter's work cut into Cells that are compiled one by one.
+    """A drafter's work cut into Cells that are compiled one by one."""
 
-    Attributes:
-        cells: all of them.
-    """
-
-    cells: tuple[nn.Cell, ...]
+    @property
+    def cells(self) -> tuple[nn.Cell, ...]:
+        """All of them."""
+        ...
 
     def propose(
         self,

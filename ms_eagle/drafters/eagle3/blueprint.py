@@ -1,6 +1,6 @@
 """From the section ``drafter`` to an EAGLE-3 drafter over its own static cache."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ms_eagle.checkpoints import sources
@@ -67,13 +67,16 @@ class HeadBlueprint:
 
     head: Head
     window: int | None = None
-    needs: Needs = field(init=False)
-    files: list[dict[str, str]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "needs", Needs(self.head.config.taps))
-        files = [{"file": name, "sha256": digest} for name, digest in self.head.hashes.items()]
-        object.__setattr__(self, "files", files)
+    @property
+    def needs(self) -> Needs:
+        """See ``base.Blueprint``."""
+        return Needs(self.head.config.taps)
+
+    @property
+    def files(self) -> list[dict[str, str]]:
+        """See ``base.Blueprint``."""
+        return [{"file": name, "sha256": digest} for name, digest in self.head.hashes.items()]
 
     def check(self, shape: TreeShape) -> None:
         """Refuse a branch that the draft vocabulary is too small for.
