@@ -26,6 +26,7 @@ SOURCES = Path(__file__).parent / "cpu"
 _TIMEOUT_SECONDS = 600.0
 _ROOM = 1 << 24  # bytes of disk; a library and what its compilation leaves for a moment take no more
 _LIBRARY, _RECORD = "kernels.so", "record.json"
+_OPERATOR = re.compile(r"^MS_EAGLE_OP\((\w+)\)", re.MULTILINE)
 _NAME = re.compile("ms_eagle_[a-z0-9]+_[0-9a-f]{24}_[0-9a-f]{8}")
 _ROOM = 1 << 24  # bytes of disk; a library and what its compilation leaves for a moment take no more
 _ROOM = 1 << 24  # bytes of disk; a library and what its compilation leaves for a moment take no more
@@ -99,6 +100,12 @@ def find_compiler() -> str:
 def source_files(directory: Path = SOURCES) -> list[Path]:
     """The files that a library is made of."""
     return sorted(path for path in directory.iterdir() if path.suffix in (".cc", ".h"))
+
+
+def operator_names(directory: Path = SOURCES) -> frozenset[str]:
+    """The operators that the sources define."""
+    texts = (path.read_text(encoding="utf-8") for path in source_files(directory) if path.suffix == ".cc")
+    return frozenset(name for text in texts for name in _OPERATOR.findall(text))
 
 
 def build(

@@ -121,7 +121,7 @@ def open_bundle(args: Namespace) -> "Bundle":
             raise UserError(
                 f"{option} does not go with --deployed: a bundle has its configuration and drafter with it"
             )
-    return Bundle.open(args.deployed)
+    return Bundle.open(args.deployed, args.trust)
 
 
 def parse(argv: list[str]) -> Namespace:
@@ -164,6 +164,7 @@ def parse(argv: list[str]) -> Namespace:
     how.add_argument(
         "--tree", metavar="BUDGETxDEPTHxBRANCH", help="which of the bundle's tree shapes; default: its first"
     )
+    parser.add_trust_option(how)
     how.add_argument(
         "--startup", action="store_true", help="tell what the start took, part by part, on standard error"
     )
@@ -174,6 +175,8 @@ def parse(argv: list[str]) -> Namespace:
     args.chat = args.chat or (args.prompt is None and args.prompts is None and sys.stdin.isatty())
     if args.raw and (args.chat or args.prompts is not None):
         raise UserError("--raw continues single prompts: use it with --prompt or piped text")
+    if args.trust and args.deployed is None:
+        raise UserError("--trust is for the kernel sources of a bundle: use it with --deployed")
     if args.tree is not None and args.deployed is None:
         raise UserError("--tree chooses among the shapes of a bundle: use it with --deployed")
     if args.engine == "mindformers" and args.chat:

@@ -1,6 +1,7 @@
 """Directories that appear whole or not at all, whatever fails, is killed or runs beside."""
 
 import contextlib
+import errno
 import glob
 import os
 import platform
@@ -15,7 +16,9 @@ _MARK = ".ms_eagle"  # in every workspace: what has it, we made
 
 
 @contextlib.contextmanager
-def appearing(final: Path, *, within: Path | None = None, replace: bool = False) -> Iterator[Path]:
+def appearing(
+    final: Path, *, within: Path | None = None, replace: bool = False, alone: bool = False
+) -> Iterator[Path]:
     """A new directory that becomes ``final`` at the end, and is gone after a failure.
 
     The directory that it lies in meanwhile goes with it, and with whatever else was put there. What killed
@@ -26,11 +29,14 @@ def appearing(final: Path, *, within: Path | None = None, replace: bool = False)
         final: if it is there already, it must be empty, or the end fails and leaves it as it is.
         within: where to work, on the same file system; None is beside ``final``.
         replace: let ``final`` take the place of whatever is there.
+        alone: refuse at once where another process of this host is making ``final``.
 
     Raises:
+        FileExistsError: ``alone``, and another process is at it.
         OSError: it cannot be written.
     """
-    workspace, lock = _make_workspace(within or final.absolute().parent, f".{final.name}{_suffix()}.")
+    prefix = f".{final.name}{_suffix()}."
+    workspace, lock = _make_workspace(within or final.absolute().parent, prefix, alone)
     try:
         new = workspace / "new"
         new.mkdir()
@@ -48,13 +54,16 @@ def _suffix() -> str:
     return f".{platform.node()}"
 
 
-def _make_workspace(parent: Path, prefix: str) -> tuple[Path, int]:
+def _make_workspace(parent: Path, prefix: str, alone: bool) -> tuple[Path, int]:
     """A new temporary directory, and the open descriptor that holds its lock."""
     making = os.open(parent, os.O_RDONLY)
     try:
         _lock(making, wait=True)  # nobody sees a directory that its maker has not locked yet
         for path in parent.glob(f".*{glob.escape(_suffix())}.*.tmp"):
             _remove_dead(path)
+        others = [path for path in parent.glob(f"{glob.escape(prefix)}*.tmp") if (path / _MARK).is_file()]
+        if alone and others:
+            raise FileExistsError(errno.EEXIST, f"another process is making it in {others[0]}")
         workspace = Path(tempfile.mkdtemp(prefix=prefix, suffix=".tmp", dir=parent))
         lock = os.open(workspace, os.O_RDONLY)
         _lock(lock)

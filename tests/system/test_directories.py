@@ -28,6 +28,15 @@ def test_it_takes_the_place_of_an_empty_one_and_of_a_full_one_only_if_told(tmp_p
     assert not os.listdir(work)
 
 
+def test_who_wants_to_be_alone_is_told_of_the_other_at_once(tmp_path):
+    with appearing(tmp_path / "d") as new:
+        with pytest.raises(FileExistsError, match="another process is making it in"):
+            fill(tmp_path / "d", "second", alone=True)
+        (new / "file").write_text("first")
+        fill(tmp_path / "e", "another", alone=True)
+    assert (tmp_path / "d" / "file").read_text() == "first"
+
+
 def test_only_dead_workspaces_of_ours_are_removed(tmp_path):
     suffix = f".{platform.node()}.x.tmp"
     dead, empty, strange, link = (tmp_path / f".{name}{suffix}" for name in ("a", "b", "c", "d"))
