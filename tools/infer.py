@@ -63,6 +63,8 @@ def main(argv: list[str]) -> int:
     bundle = None if args.deployed is None else open_bundle(args)
     config = configure(args) if bundle is None else bundle.config(args.overrides, args.tree)
     texts = asked(args)
+    if args.verify and bundle is None:
+        verify_models(config)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
     from ms_eagle.chat.report import JsonReport, TextReport
@@ -166,6 +168,12 @@ def parse(argv: list[str]) -> Namespace:
     )
     parser.add_trust_option(how)
     how.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare every byte of a converted model with its hash, not samples of them; what differs is"
+        " converted again",
+    )
+    how.add_argument(
         "--startup", action="store_true", help="tell what the start took, part by part, on standard error"
     )
     how.add_argument("--json", action="store_true", help="print one JSON object for each answer, see below")
@@ -182,6 +190,13 @@ def parse(argv: list[str]) -> Namespace:
     if args.engine == "mindformers" and args.chat:
         raise UserError("--engine mindformers answers single prompts: use --prompt, --prompts or piped text")
     return args
+
+
+def verify_models(config: "Config") -> None:
+    """Let the models of this run be hashed whole when they are opened."""
+    from ms_eagle.checkpoints import cache
+
+    cache.verify(config.model.cache_path or cache.default_directory())
 
 
 def check_head(source: str) -> None:

@@ -4,6 +4,7 @@ What lies in them is loaded as code, or trusted as if we had just made it.
 """
 
 import atexit
+import errno
 import os
 import shutil
 import stat
@@ -64,11 +65,12 @@ def make(directory: Path) -> Path:
         Exposed: it has been there, and is not this user's alone.
         OSError: it cannot be made.
     """
-    if not directory.is_symlink() and not directory.is_dir():
-        for parent in reversed((directory, *directory.parents)):
-            if not parent.is_dir():
-                parent.mkdir(mode=0o700, exist_ok=True)
+    for place in reversed((directory, *directory.parents)):
+        if not os.path.lexists(place):
+            place.mkdir(mode=0o700, exist_ok=True)
     check(directory)
+    if not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
     return directory
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import tiny_eagle
+from support.damage import cut, flip, rewrite
 
 from ms_eagle.benchmark.run import Job, run
 from ms_eagle.chat.report import JsonReport
@@ -18,9 +18,7 @@ from ms_eagle.config.sections import load_config
 from ms_eagle.deployment.assembly import Randomly
 from ms_eagle.deployment.bundle import CONFIG, WEIGHTS, Bundle
 from ms_eagle.deployment.export import export_bundle
-from ms_eagle.deployment.graphs import refuse_code
 from ms_eagle.deployment.loading import load_deployment
-from ms_eagle.deployment.manifest import FILE, check_numbers, read_manifest
 from ms_eagle.deployment.memory import zeros
 from ms_eagle.deployment.mindir import MindIR
 from ms_eagle.deployment.session import load_session
@@ -29,10 +27,9 @@ from ms_eagle.errors import UserError
 from ms_eagle.loading import load_engine
 from ms_eagle.paths import ROOT
 from ms_eagle.sampling.options import SamplingParams
-from ms_eagle.system import files, quiet
+from ms_eagle.system import quiet
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import load_template
-from ms_eagle.tree.shape import TreeShape
 
 QUIET = Progress(quiet=True)
 GREEDY = GenerationOptions(7, SamplingParams(), ignore_eos=True)
@@ -58,21 +55,6 @@ def load(path):
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    root = tmp_path_factory.mktemp("deployment")
-    model = tiny_eagle.model_dir("qwen3", root)
-    return tiny_eagle.config(model, tiny_eagle.head_dir(model, root))
-
-
-@pytest.fixture(scope="module")
-def made(config, tmp_path_factory):
-    """A bundle for the CPU with two tree shapes."""
-    out = tmp_path_factory.mktemp("bundles") / "tiny.bundle"
-    export_bundle(config, "cpu", out, QUIET, trees=[TreeShape(4, 2, 2)])
-    return out
-
-
-@pytest.fixture(scope="module")
 def deployment(made):
     return load(made)
 
@@ -80,12 +62,6 @@ def deployment(made):
 @pytest.fixture(scope="module")
 def engine(config):
     return load_engine(config)
-
-
-@pytest.fixture
-def copy(made, tmp_path):
-    """A bundle to damage."""
-    return Path(shutil.copytree(made, tmp_path / "copy.bundle"))
 
 
 def test_every_input_of_a_graph_is_read(made):
@@ -107,14 +83,6 @@ def test_a_bundle_is_measured_without_the_model_it_came_from(made, tmp_path):
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["turns"], summary["tokens_match"], summary["new_tokens"]) == (2, 1.0, 10)
     assert [each["name"] for each in summary["manifest"]["weights"]["model"]] == [WEIGHTS]
-
-
-def rewrite(bundle, change):
-    """Change the manifest of a bundle."""
-    path = bundle / FILE
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def test_bundle_equals_engine_for_fifty_prompts(deployment, engine):
@@ -243,51 +211,6 @@ def test_stock_operators_share_their_caches_too(tmp_path):
     assert tokens(deployed, asked, GREEDY) == tokens(native, asked, GREEDY)
 
 
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def swap(bundle):
-    one, two = (bundle / f"cycle-{name}-greedy.mindir" for name in ("teacher", "4x2x2"))
-    data = one.read_bytes()
-    one.write_bytes(two.read_bytes())
-    two.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda b: (b / FILE).unlink(), "holds no manifest.json"),
-        (lambda b: cut(b / FILE), "not valid JSON"),
-        (lambda b: rewrite(b, lambda m: m.update(schema_version=99)), "found schema_version 99, expected"),
-        (lambda b: rewrite(b, lambda m: m.pop("states")), "states: Field required"),
-        (lambda b: rewrite(b, lambda m: m["files"][0].update(name="../x")), "a path inside the bundle"),
-        (lambda b: rewrite(b, lambda m: m["files"].clear()), "lists no weights.safetensors"),
-        (lambda b: cut(b / WEIGHTS), "it is truncated or of another bundle"),
-        (lambda b: (b / "tokenizer" / "tokenizer.json").unlink(), "is missing"),
-        (lambda b: cut(b / "prefill-drafter.mindir"), "it is truncated"),
-        (lambda b: flip(b / "cycle-6x3x3-sampled.mindir"), "does not match its hash"),
-        (lambda b: flip(b / "kernels" / "ops.cc"), "does not match its hash"),
-        (swap, "it is truncated or of another bundle"),
-        (
-            lambda b: (b / "tokenizer" / "chat_template.jinja").write_text("x"),
-            "does not belong to the bundle",
-        ),
-        (lambda b: (b / "kernels" / "more.cc").write_text("int x;"), "does not belong to the bundle"),
-    ],
-)
-def test_damaged_bundles_are_refused(copy, damage, message):
-    damage(copy)
-    with pytest.raises(UserError, match=message):
-        Bundle.open(copy)
-
-
 def test_wrong_weights_version_and_options_are_refused(copy):
     flip(copy / WEIGHTS)
     bundle = Bundle.open(copy)
@@ -301,58 +224,6 @@ def test_wrong_weights_version_and_options_are_refused(copy):
     rewrite(copy, lambda manifest: manifest["versions"].update(mindspore="1.0"))
     with pytest.raises(UserError, match=r"was exported with MindSpore 1\.0"):
         load(copy)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: m.update(chunk=m["chunk"] + 1),
-        lambda m: m.update(capacity=m["capacity"] + 1),
-        lambda m: m.update(positions=m["positions"] + 1),
-        lambda m: m.update(batch=2),
-        lambda m: m.update(layers=3),
-        lambda m: m.update(vocab_size=10),
-        lambda m: m["slots"].update(drafter=7),
-        lambda m: m["trees"][0].update(budget=7),
-        lambda m: m["states"][0]["shape"].__setitem__(0, 1),
-        lambda m: m["states"].pop(),
-        lambda m: m["graphs"][0]["inputs"].pop(),
-        lambda m: m["graphs"][2]["inputs"][-2]["shape"].__setitem__(1, 3),
-    ],
-)
-def test_numbers_that_contradict_each_other_are_refused(made, tmp_path, change):
-    shutil.copy(made / FILE, tmp_path / FILE)
-    check_numbers(tmp_path, read_manifest(tmp_path))
-    rewrite(tmp_path, change)
-    with pytest.raises(UserError, match="by its other numbers"):
-        check_numbers(tmp_path, read_manifest(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda m: m["states"][0]["shape"].__setitem__(1, 10**9), r"no graph has .* teacher\.cache\.key\.0"),
-        (lambda m: m["graphs"][0]["inputs"][-1]["shape"].__setitem__(1, 5), "takes other inputs"),
-    ],
-)
-def test_numbers_that_are_not_the_graphs_are_refused(copy, change, message):
-    rewrite(copy, change)
-    with pytest.raises(UserError, match=message):
-        load(copy)
-
-
-def test_kernel_sources_of_somebody_else_run_only_if_trusted(copy):
-    assert Bundle.open(copy).foreign_kernels() is None
-    source = copy / "kernels" / "ops.cc"
-    source.write_bytes(source.read_bytes() + b"// mine\n")
-    record = {"bytes": source.stat().st_size, "sha256": files.sha256(source)}
-    rewrite(copy, lambda m: next(f for f in m["files"] if f["name"] == "kernels/ops.cc").update(record))
-    with pytest.raises(UserError, match="not this version's own code"):
-        Bundle.open(copy)
-    digest = Bundle.open(copy, trust=True).foreign_kernels()
-    assert Bundle.open(copy, trust=digest).foreign_kernels() == digest
-    with pytest.raises(UserError, match=f"--trust {digest}"):
-        Bundle.open(copy, trust="0" * 64)
 
 
 def test_command_line_refuses_in_one_line(copy):
@@ -379,58 +250,6 @@ def test_places_that_hold_no_bundle_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "is_file", closed)
     with pytest.raises(UserError, match=r"cannot read .*Permission denied"):
         Bundle.open(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("attribute", "value", "message"),
-    [
-        ("func_name", "/tmp/evil.so:AttendRows", "custom operator '/tmp/evil.so:AttendRows'"),
-        ("func_name", "ms_eagle:a/../b:AttendRows", "custom operator"),
-        ("func_name", "ms_eagle:system", "custom operator 'ms_eagle:system'"),
-        ("func_type", "pyfunc", r"\(pyfunc\)"),
-        ("imply_path", "/tmp/evil.py", "custom operator"),
-        ("reg_info", "{}", "custom operator"),
-        (None, "PyExecute", "operator PyExecute"),
-        (None, "SomethingNew", "operator SomethingNew"),
-    ],
-)
-def test_foreign_code_in_a_graph_is_refused(made, attribute, value, message):
-    graph = MindIR.read(made / "prefill-teacher.mindir")
-    refuse_code(graph, native=True)
-    primitive = next(each for each in graph.model.primitives if each.op_type == "Custom")
-    if attribute is None:
-        primitive.op_type = value
-    else:
-        known = [each for each in primitive.attribute if each.name == attribute]
-        (known or [primitive.attribute.add(name=attribute)])[0].s = value.encode()
-    with pytest.raises(UserError, match=message):
-        refuse_code(graph, native=True)
-
-
-@pytest.mark.parametrize("operator", ["Custom", "Reshape", "S-Prim-add", "REF::Custom:nowhere"])
-@pytest.mark.parametrize("inside", ["the graph", "a function"])
-def test_a_node_that_passes_the_table_of_operators_by_is_refused_by_name(made, operator, inside):
-    graph = MindIR.read(made / "prefill-teacher.mindir")
-    part = graph.model.graph if inside == "the graph" else graph.model.functions.add(name="f")
-    node = part.node.add(op_type=operator, name="n", output=["n"])
-    for name, value in {"func_type": "aot", "func_name": "ms_eagle:AttendRows"}.items():
-        node.attribute.add(name=name, s=value.encode())
-    with pytest.raises(UserError, match=f"a node '{operator}'"):
-        refuse_code(MindIR(graph.data(), "planted"), native=True)
-
-
-def test_an_entry_of_the_table_of_operators_is_there_once(made):
-    graph = MindIR.read(made / "prefill-teacher.mindir")
-    graph.model.primitives.add().CopyFrom(graph.model.primitives[0])
-    with pytest.raises(UserError, match="no entry of its table"):
-        refuse_code(graph, native=True)
-
-
-def test_native_kernels_have_no_place_where_none_are_built(made):
-    with pytest.raises(UserError, match="native kernels, which the target has not"):
-        refuse_code(MindIR.read(made / "prefill-teacher.mindir"), native=False)
-    with pytest.raises(UserError, match="is not a readable MINDIR"):
-        MindIR(b"\x07nothing", "here")
 
 
 @pytest.mark.parametrize(
