@@ -7,12 +7,12 @@ module does not import MindSpore.
 import ctypes
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ms_eagle.kernels.build import SOURCES, NativeUnavailable, build
+from ms_eagle.kernels.build import SOURCES, NativeUnavailable, build, discard
 
 PANEL = 32
 """Columns of a panel of packed weights (``kPanel`` in ``cpu/panel.h``)."""
@@ -144,6 +144,7 @@ def load(
     level: str | None = None,
     directory: Path | None = None,
     sources: Path = SOURCES,
+    notice: Callable[[str], None] = lambda line: None,
 ) -> Library:
     """Build the kernels if this machine has not, load them and set the threads of the process.
 
@@ -152,15 +153,16 @@ def load(
         level: a key of ``build.LEVELS``; None is the best that this machine can run.
         directory: the cache of built libraries; None is the user's.
         sources: the directory of their sources.
+        notice: see ``build.build``.
 
     Raises:
         NativeUnavailable: no compiler, a failed build, or a library that cannot be loaded.
     """
-    path = build(level, directory, sources=sources)
+    path = build(level, directory, sources=sources, notice=notice)
     try:
         library = Library(path)
     except NativeUnavailable:
-        path.unlink(missing_ok=True)  # damaged since it was built: once more from the sources
-        library = Library(build(level, directory, sources=sources))
+        discard(path)  # whole, but of a system with other libraries, whose home this is too
+        library = Library(build(level, directory, sources=sources, notice=notice))
     library.set_threads(available_cores() if threads is None else threads)
     return library

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import mindspore as ms
 from mindspore import nn
 
 from ms_eagle.backends import choosing as device
+from ms_eagle.backends.native import NativeBackend
 from ms_eagle.checkpoints import sources
 from ms_eagle.checkpoints.directory import Checkpoint
 from ms_eagle.checkpoints.sources import ModelFiles
@@ -154,22 +154,29 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
         model.tokenizer,
         directory=model.files.directory,
         load_seconds=time.perf_counter() - begin,
-        cache=_compile_cache(config, model, progress),
+        cache=_compile_cache(config, model, backend, progress),
         observer=observer,
     )
 
 
-def _compile_cache(config: Config, model: Model, progress: Progress) -> CompileCache | None:
+def _compile_cache(config: Config, model: Model, backend: Backend, progress: Progress) -> CompileCache | None:
     """Where ``execution.compile_cache`` keeps compiled graphs."""
     if not config.execution.compile_cache or config.execution.mode != "performance":
         return None
     directories, kind = [model.files.directory], kind_of(config)
     if kind.locate is not None:
         directories.append(kind.locate(config, progress))
+    facts = compile_cache.facts(
+        config,
+        directories,
+        kernels=backend.name,
+        library=backend.operators.library.path if isinstance(backend, NativeBackend) else None,
+        cores=available_cores(),
+    )
     root = config.model.cache_path
-    facts = {"device": ms.get_context("device_target"), "cores": available_cores()}
-    key = compile_cache.key(config, directories, facts)
-    return CompileCache(compile_cache.default_directory() if root is None else root / "compiled", key)
+    return CompileCache(
+        compile_cache.default_directory() if root is None else root / "compiled", facts, progress.note
+    )
 
 
 def check_tree(config: Config) -> TreeShape:

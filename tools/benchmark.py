@@ -89,7 +89,7 @@ def open_bundle(args: Namespace) -> "Bundle":
             raise UserError(
                 f"{option} does not go with --deployed: a bundle is compiled for what it measures"
             )
-    return Bundle.open(args.deployed)
+    return Bundle.open(args.deployed, args.trust)
 
 
 def measure(args: Namespace, worker: "Worker") -> int:
@@ -180,6 +180,7 @@ def parse(argv: list[str]) -> Namespace:
     what.add_argument(
         "--tree", metavar="BUDGETxDEPTHxBRANCH", help="which of the bundle's tree shapes; default: its first"
     )
+    parser.add_trust_option(what)
     what.add_argument(
         "--profile",
         metavar="N",
@@ -206,6 +207,8 @@ def parse(argv: list[str]) -> Namespace:
     parser.add_config_options()
     parser.add_common_options()
     args = parser.parse_args(argv)
+    if args.trust and args.deployed is None:
+        raise UserError("--trust is for the kernel sources of a bundle: use it with --deployed")
     if args.tree is not None and args.deployed is None:
         raise UserError("--tree chooses among the shapes of a bundle: use it with --deployed")
     return args

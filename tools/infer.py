@@ -63,6 +63,8 @@ def main(argv: list[str]) -> int:
     bundle = None if args.deployed is None else open_bundle(args)
     config = configure(args) if bundle is None else bundle.config(args.overrides, args.tree)
     texts = asked(args)
+    if args.verify and bundle is None:
+        verify_models(config)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
     from ms_eagle.chat.report import JsonReport, TextReport
@@ -121,7 +123,7 @@ def open_bundle(args: Namespace) -> "Bundle":
             raise UserError(
                 f"{option} does not go with --deployed: a bundle has its configuration and drafter with it"
             )
-    return Bundle.open(args.deployed)
+    return Bundle.open(args.deployed, args.trust)
 
 
 def parse(argv: list[str]) -> Namespace:
@@ -164,6 +166,13 @@ def parse(argv: list[str]) -> Namespace:
     how.add_argument(
         "--tree", metavar="BUDGETxDEPTHxBRANCH", help="which of the bundle's tree shapes; default: its first"
     )
+    parser.add_trust_option(how)
+    how.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare every byte of a converted model with its hash, not samples of them; what differs is"
+        " converted again",
+    )
     how.add_argument(
         "--startup", action="store_true", help="tell what the start took, part by part, on standard error"
     )
@@ -174,11 +183,20 @@ def parse(argv: list[str]) -> Namespace:
     args.chat = args.chat or (args.prompt is None and args.prompts is None and sys.stdin.isatty())
     if args.raw and (args.chat or args.prompts is not None):
         raise UserError("--raw continues single prompts: use it with --prompt or piped text")
+    if args.trust and args.deployed is None:
+        raise UserError("--trust is for the kernel sources of a bundle: use it with --deployed")
     if args.tree is not None and args.deployed is None:
         raise UserError("--tree chooses among the shapes of a bundle: use it with --deployed")
     if args.engine == "mindformers" and args.chat:
         raise UserError("--engine mindformers answers single prompts: use --prompt, --prompts or piped text")
     return args
+
+
+def verify_models(config: "Config") -> None:
+    """Let the models of this run be hashed whole when they are opened."""
+    from ms_eagle.checkpoints import cache
+
+    cache.verify(config.model.cache_path or cache.default_directory())
 
 
 def check_head(source: str) -> None:

@@ -48,7 +48,7 @@ def backend(
         device: the device's name.
         number: the number format.
         threads, strays: see ``NativeBackend``.
-        notice: is told in one line when ``auto`` has to do with less than the best.
+        notice: is told in one line when ``auto`` has to do with less than the best, or a cache is not used.
 
     Raises:
         UserError: kernels that the device or the number format does not allow, or that cannot be built.
@@ -58,7 +58,7 @@ def backend(
             name = "fused"
         elif device == "CPU" and number == ms.float32:
             try:
-                return NativeBackend(threads, strays)
+                return NativeBackend(threads, strays, notice)
             except NativeUnavailable as error:
                 notice(f"native kernels are not available, eager ones compute instead: {error}")
                 name = "eager"
@@ -71,7 +71,7 @@ def backend(
                 "execution.kernels=auto."
             )
         try:
-            return NativeBackend(threads, strays)
+            return NativeBackend(threads, strays, notice)
         except NativeUnavailable as error:
             raise UserError(f"execution.kernels is native: {error}; set execution.kernels=eager.") from error
     if name == "fused" and device == "CPU":

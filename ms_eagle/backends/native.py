@@ -1,5 +1,6 @@
 """Teacher and drafter from our own CPU kernels: float32, batch-invariant, weights packed and held once."""
 
+from collections.abc import Callable
 from typing import cast
 
 import mindspore as ms
@@ -25,17 +26,20 @@ class NativeBackend(Backend):
 
     name, formats = "native", Formats.uniform(ms.float32)
 
-    def __init__(self, threads: int | None, strays: int) -> None:
+    def __init__(
+        self, threads: int | None, strays: int, notice: Callable[[str], None] = lambda line: None
+    ) -> None:
         """Build the kernels if this machine has not, and load them.
 
         Args:
             threads: of the process; None takes the cores it may use.
             strays: most keys a row sees beyond a prefix of the cache: the depth of the draft tree.
+            notice: is told in one line of a cache of kernels that is not this user's alone.
 
         Raises:
             NativeUnavailable: there is no compiler, or the build fails.
         """
-        self.operators = Operators(load(threads))
+        self.operators = Operators(load(threads, notice=notice))
         self.strays = strays
 
     @override

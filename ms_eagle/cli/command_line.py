@@ -88,6 +88,18 @@ class Parser(argparse.ArgumentParser):
             f" may be repeated; every key is described in {page}",
         )
 
+    def add_trust_option(self, group: argparse._ArgumentGroup) -> None:
+        """Add ``--trust``, for bundles; see ``deployment.bundle.Bundle.open``."""
+        group.add_argument(
+            "--trust",
+            metavar="HASH",
+            nargs="?",
+            const=True,
+            default=False,
+            help="run a bundle whose kernel sources are not this version's own: code of whoever made it;"
+            " with a hash, as tools/inspect_bundle.py prints it, these sources only",
+        )
+
     def add_common_options(self) -> None:
         """Add ``--verbose``, ``--version`` and ``--help`` as the group "other"."""
         group = self.add_argument_group("other")

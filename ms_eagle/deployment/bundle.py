@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,8 +10,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from ms_eagle.config.sections import Config, load_config
-from ms_eagle.deployment.manifest import FILE, FileRecord, Manifest, TreeRecord, read_manifest
+from ms_eagle.deployment.manifest import (
+    FILE,
+    FileRecord,
+    Manifest,
+    TreeRecord,
+    check_numbers,
+    read_manifest,
+)
 from ms_eagle.errors import UserError
+from ms_eagle.kernels.build import source_files
 from ms_eagle.system import files
 
 WEIGHTS = "weights.safetensors"
@@ -38,12 +47,17 @@ class Bundle:
         self.directory, self.manifest = directory, manifest
 
     @classmethod
-    def open(cls, directory: Path) -> "Bundle":
+    def open(cls, directory: Path, trust: bool | str = False) -> "Bundle":
         """Open a bundle.
 
+        Args:
+            directory: where it is.
+            trust: what to make of kernel sources that are not this version's own, which a run compiles and
+                executes: False refuses them, True takes them, a hash (see ``foreign_kernels``) these alone.
+
         Raises:
-            UserError: the directory is none or cannot be read, or a file is missing, of another size or of
-                other content.
+            UserError: the directory is none or cannot be read, a file is missing, of another size or of
+                other content, its numbers contradict each other, or its kernel sources are not trusted.
         """
         try:
             if not directory.is_dir():
@@ -61,7 +75,22 @@ class Bundle:
             if record.name != WEIGHTS:
                 check_hash(directory / record.name, record)
         bundle._refuse_strays()
+        check_numbers(directory, bundle.manifest)
+        foreign = bundle.foreign_kernels()
+        if foreign is not None and trust is not True and trust != foreign:
+            raise UserError(
+                f"{directory / KERNELS} is not this version's own code, and a run would execute "
+                f"them: use --trust {foreign} if its maker tells you this hash, or a bundle of this version"
+            )
         return bundle
+
+    def foreign_kernels(self) -> str | None:
+        """One SHA-256 over names and hashes of the kernel sources; None where they are this version's own."""
+        sources = [record for record in self.manifest.files if record.name.startswith(f"{KERNELS}/")]
+        theirs = {record.name.removeprefix(f"{KERNELS}/"): record.sha256 for record in sources}
+        if not theirs or theirs == {path.name: files.sha256(path) for path in source_files()}:
+            return None
+        return hashlib.sha256(json.dumps(sorted(theirs.items())).encode()).hexdigest()
 
     def path(self, name: str) -> Path:
         """Where a file of the bundle is."""

@@ -36,10 +36,10 @@ def appearing(out: Path) -> Iterator[Path]:
     """A directory beside ``out`` that becomes it at the end; see ``directories.appearing``.
 
     Raises:
-        UserError: it cannot be written, the disk is full.
+        UserError: it cannot be written, the disk is full, another process is making it.
     """
     try:
-        with directories.appearing(out) as new:
+        with directories.appearing(out, alone=True) as new:
             yield new
     except OSError as error:
         raise UserError(

@@ -88,9 +88,9 @@ def export_bundle(
     """
     check(config, target)
     check_free(out)
-    parts = load_parts(config, target, trees, progress, randomly)
-    random = None if randomly is None else described(randomly.layers, parts.model.decoder)
-    with appearing(out) as directory:
+    with appearing(out) as directory:  # the second of two that write to one place learns it before it loads
+        parts = load_parts(config, target, trees, progress, randomly)
+        random = None if randomly is None else described(randomly.layers, parts.model.decoder)
         manifest = _write(parts, config, target, directory, progress, random)
         write_manifest(directory, manifest)
     return manifest

@@ -1,7 +1,7 @@
 """A bundle's graphs behind the interface that the host loop drives (``engine.Graphs``)."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import mindspore as ms
@@ -24,9 +24,12 @@ SEEN = "seen"
 class Loader:
     """Loads graphs of one bundle, each once, over one `Memory`."""
 
-    def __init__(self, bundle: Bundle, memory: Memory, library: Path | None) -> None:
-        """``library``: of the native kernels; None where the target has none."""
+    def __init__(
+        self, bundle: Bundle, graphs: Mapping[str, MindIR], memory: Memory, library: Path | None
+    ) -> None:
+        """``graphs``: of ``read_graphs``; ``library``: of the native kernels, None where there are none."""
         self.bundle, self.memory, self._library = bundle, memory, library
+        self._graphs = graphs
         self._cells: dict[str, nn.GraphCell] = {}
         self._fresh = False
 
@@ -34,7 +37,7 @@ class Loader:
         """The graph as a Cell; it compiles when it is first called.
 
         Raises:
-            UserError: the file is no graph of this bundle, or would run code that is not ours.
+            UserError: the graph needs other weights or states than there are.
         """
         if record.file not in self._cells:
             self._cells[record.file] = self._load(record)
@@ -42,12 +45,7 @@ class Loader:
         return self._cells[record.file]
 
     def _load(self, record: GraphRecord) -> nn.GraphCell:
-        path = self.bundle.path(record.file)
-        graph = MindIR(self.bundle.read(record.file), str(path))
-        refuse_code(graph, native=self._library is not None)
-        inputs = [(each.dtype, list(each.shape)) for each in graph.inputs()]
-        if inputs != [(each.dtype, each.shape) for each in record.inputs]:
-            raise UserError(f"{path} takes other inputs than the manifest says; export the bundle again")
+        path, graph = self.bundle.path(record.file), self._graphs[record.file]
         self.memory.check({each.name: (each.dtype, each.shape) for each in graph.parameters()}, path)
         if self._library is not None:
             bind(graph, self._library)
@@ -63,6 +61,32 @@ class Loader:
         if self._fresh:
             self.memory.check_shared()
             self._fresh = False
+
+
+def read_graphs(bundle: Bundle) -> dict[str, MindIR]:
+    """Every graph of a bundle by its file, checked before anything runs or takes memory.
+
+    Raises:
+        UserError: a graph cannot be read, would run code that is not ours, or is another one than the
+            manifest describes.
+    """
+    graphs, parameters = {}, set()
+    for record in bundle.manifest.graphs:
+        path = bundle.path(record.file)
+        graph = MindIR(bundle.read(record.file), str(path))
+        refuse_code(graph, native=bundle.manifest.kernels == "native")
+        inputs = [(each.dtype, list(each.shape)) for each in graph.inputs()]
+        if inputs != [(each.dtype, each.shape) for each in record.inputs]:
+            raise UserError(f"{path} takes other inputs than the manifest says; export the bundle again")
+        parameters |= {(each.name, each.dtype, each.shape) for each in graph.parameters()}
+        graphs[record.file] = graph
+    for state in bundle.manifest.states:
+        if (state.name, state.dtype, tuple(state.shape)) not in parameters:
+            raise UserError(
+                f"{bundle.directory}: no graph has the manifest's state {state.name}, {state.dtype} "
+                f"{state.shape}; export the bundle again"
+            )
+    return graphs
 
 
 def refuse_code(graph: MindIR, *, native: bool) -> None:
@@ -88,9 +112,10 @@ class DeployedGraphs:
         manifest = loader.bundle.manifest
         self._loader, self._tree, self._manifest = loader, tree, manifest
         tier = None if tree is None else TreeShape(tree.budget, tree.depth, tree.branch)
+        sizes = Sizes(manifest.batch, manifest.chunk, manifest.capacity, (tier,))
         self.facts = Facts(
-            Sizes(manifest.batch, manifest.chunk, manifest.capacity, (tier,)),
-            manifest.positions,
+            sizes,
+            sizes.positions if tree is None else manifest.positions,
             manifest.vocab_size,
             NONE if tree is None else manifest.drafter,
             manifest.kernels,

@@ -33,11 +33,13 @@ class Inspection:
         manifest: its own word.
         graphs: each in numbers.
         weights: bytes by number format.
+        foreign_kernels: see ``Bundle``.
     """
 
     manifest: Manifest
     graphs: list[GraphFacts]
     weights: dict[str, int]
+    foreign_kernels: str | None
 
     @property
     def passed(self) -> bool:
@@ -62,7 +64,7 @@ def inspect(bundle: Bundle) -> Inspection:
         for record in bundle.manifest.graphs
     ]
     checked()
-    return Inspection(bundle.manifest, graphs, weights)
+    return Inspection(bundle.manifest, graphs, weights, bundle.foreign_kernels())
 
 
 def examine(subject: Subject) -> GraphFacts:
@@ -97,6 +99,11 @@ def lines(inspection: Inspection) -> list[str]:
     ]
     if manifest.random is not None:
         head.append(f"RANDOM WEIGHTS: {manifest.random}")
+    if inspection.foreign_kernels is not None:
+        head.append(
+            "FOREIGN KERNELS: not this version's own, but code of whoever made the bundle; it runs with "
+            f"--trust {inspection.foreign_kernels}"
+        )
     table = [["graph", "nodes", "parameters", "attention", "matmul", "custom", "rules"]]
     for facts in inspection.graphs:
         numbers = [facts.nodes, facts.parameters]
@@ -126,6 +133,7 @@ def record(inspection: Inspection) -> dict[str, Any]:
         "target": inspection.manifest.target,
         "passed": inspection.passed,
         "weights_bytes": inspection.weights,
+        "foreign_kernels": inspection.foreign_kernels,
         "graphs": [
             {
                 "file": facts.record.file,

@@ -8,7 +8,7 @@ import mindspore as ms
 
 from ms_eagle.config.sections import Config
 from ms_eagle.deployment.bundle import KERNELS, TOKENIZER, WEIGHTS, Bundle
-from ms_eagle.deployment.graphs import DeployedGraphs, Loader
+from ms_eagle.deployment.graphs import DeployedGraphs, Loader, read_graphs
 from ms_eagle.deployment.memory import Memory
 from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
@@ -67,11 +67,13 @@ def load_deployment(bundle: Bundle, config: Config, progress: Progress) -> Deplo
         progress: shows what is loaded.
 
     Raises:
-        UserError: the bundle is for another device or another MindSpore, or is damaged.
+        UserError: the bundle is for another device or another MindSpore, is damaged, or would run code that
+            is not ours.
     """
     begin = time.perf_counter()
     checked = bundle.check_weights()
     check_version(bundle)
+    graphs = read_graphs(bundle)
     library = _start(bundle, config)
     with progress.steps("loading weights"):
         memory = Memory(bundle.path(WEIGHTS), bundle.manifest.states, ms.get_context("device_target"))
@@ -80,7 +82,7 @@ def load_deployment(bundle: Bundle, config: Config, progress: Progress) -> Deplo
     tokenizer = load_tokenizer(bundle.path(TOKENIZER))
     with progress.steps("checking weights"):
         checked()
-    loader = Loader(bundle, memory, None if library is None else library.path)
+    loader = Loader(bundle, graphs, memory, None if library is None else library.path)
     return Deployment(bundle, config, tokenizer, time.perf_counter() - begin, loader)
 
 

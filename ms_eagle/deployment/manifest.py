@@ -5,14 +5,18 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.errors import UserError
+from ms_eagle.sampling.options import PARAMS
 from ms_eagle.system import json_file
+from ms_eagle.tree.shape import TreeShape
 
 FILE = "manifest.json"
+_SHOWN = 200  # characters of what a manifest says
 SCHEMA = 2
 """Version of the bundle format; a reader takes exactly its own."""
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class Record(BaseModel):
@@ -36,7 +40,7 @@ class FileRecord(Record):
     """A file of the bundle: relative path, size in bytes, hexadecimal SHA-256."""
 
     name: Name
-    bytes: int = Field(ge=0)
+    bytes: int = Field(ge=0, lt=2**63)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
@@ -161,6 +165,48 @@ def read_manifest(directory: Path) -> Manifest:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise UserError(f"{path}: {key}: {first['msg']}; restore the file or export again") from error
+
+
+def check_numbers(directory: Path, manifest: Manifest) -> None:
+    """Refuse a manifest whose numbers cannot all be true: graphs would be called with wrong shapes.
+
+    Raises:
+        UserError: naming a contradiction.
+    """
+    m = manifest
+    tiers = [TreeShape(tree.budget, tree.depth, tree.branch) for tree in m.trees]
+    sizes = Sizes(m.batch, m.chunk, m.capacity, (None, *tiers))
+    if (m.positions, m.slots.teacher) != (sizes.positions, sizes.slots):
+        raise _contradiction(directory, "positions and slots", [m.positions, m.slots.teacher], sizes.slots)
+    alone = Sizes(m.batch, m.chunk, m.capacity).positions
+    for graph in m.graphs:
+        batch = [m.batch]
+        expected = {"window": [m.batch, m.chunk + 1], "start": batch, "count": batch}
+        if graph.sampled is not None:
+            positions = [m.batch, m.positions if graph.drafter else alone]
+            expected = {"root": batch, "n": batch, "active": batch, "params": [m.batch, len(PARAMS)]}
+            expected["uniforms"] = positions
+        shapes = {each.name: each.shape for each in graph.inputs}
+        if (state := shapes.pop("state", None)) is None or len(state) != 2 or state[0] != m.batch:
+            raise _contradiction(directory, f"state of {graph.file}", state, [m.batch, "its width"])
+        if shapes != expected:
+            raise _contradiction(directory, f"inputs of {graph.file}", shapes, expected)
+    states = {each.name: each.shape for each in m.states}
+    caches = {f"teacher.cache.{kind}.{i}" for kind in ("key", "value") for i in range(m.layers)}
+    teachers = {name for name in states if name.startswith("teacher.")}
+    if teachers != caches or states.get("seen") != [m.batch, m.vocab_size]:
+        raise _contradiction(directory, "states", sorted(states), f"caches of {m.layers} layers, and seen")
+    for name, shape in states.items():
+        slots = m.slots.teacher if name in caches else m.slots.drafter
+        if name != "seen" and (slots is None or len(shape) != 2 or shape[0] % (m.batch * slots)):
+            raise _contradiction(directory, name, shape, f"rows for {m.batch} x {slots} slots")
+
+
+def _contradiction(directory: Path, what: str, value: object, expected: object) -> UserError:
+    return UserError(
+        f"{directory / FILE}: {what}: {str(value)[:_SHOWN]}, expected {str(expected)[:_SHOWN]} by its other "
+        "numbers; restore the file or export again"
+    )
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

@@ -6,7 +6,7 @@ library of the machine in the place of ``ms_eagle``, and changes nothing else.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from mindspore.train import mind_ir_pb2
 
+from ms_eagle.deployment.operators import ON_CPU, STRUCTURE
 from ms_eagle.errors import UserError
+from ms_eagle.kernels.build import operator_names
 
 PLACEHOLDER = "ms_eagle"
 # Where an operator takes indices.
@@ -35,8 +37,10 @@ _DTYPES = {
     11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
 }  # fmt: skip
 _NUMPY = {1: np.float32, 3: np.int8, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16}
-# Operators that run code kept in the graph or reach outside of it.
-_FOREIGN = ("Py", "Print", "TensorDump", "FileSystem", "Load_From")
+_REFERENCE = "REF::"  # a node's operator by its name in the table of primitives, or of functions
+_CUSTOM_ATTRIBUTES = frozenset(
+    ("imply_path", "uniq_name", "multi_output", "func_type", "func_name", "autodiff", "side_effect_mem")
+)
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class MindIR:
 
     def operator(self, node: mind_ir_pb2.NodeProto) -> str:
         """A node's operator; nodes refer to the table of primitives."""
-        return self._names.get(node.op_type.removeprefix("REF::"), node.op_type)
+        return self._names.get(node.op_type.removeprefix(_REFERENCE), node.op_type)
 
     def operators(self) -> Counter:
         """How often each operator occurs."""
@@ -204,23 +208,39 @@ def bind(graph: MindIR, library: Path) -> None:
 def code_in(graph: MindIR) -> list[str]:
     """What in a graph could run code that is not ours or read files, in words; a bundle has nothing such.
 
-    The custom operators that are allowed are compiled functions called ``ms_eagle:Name``.
+    Every node of every function is a constant or names its operator in the one table, which holds nothing but
+    the operators that bundles are made of and our own kernels, called ``ms_eagle:Name``.
     """
-    found = []
+    places = Counter(each.name for each in (*graph.model.primitives, *graph.model.functions))
+    faults = [
+        f"a node {node.op_type!r} that is no entry of its table of operators"
+        for node in graph.nodes
+        if node.op_type != "Constant"
+        and not (node.op_type.startswith(_REFERENCE) and places[node.op_type[len(_REFERENCE) :]] == 1)
+    ]
+    kernels = operator_names()
     for primitive in graph.model.primitives:
-        if primitive.op_type.startswith(_FOREIGN):
-            found.append(f"operator {primitive.op_type}")
         if primitive.op_type == "Custom":
-            texts = {attribute.name: _text(attribute.s) for attribute in primitive.attribute}
-            place, _, function = texts.get("func_name", "").partition(":")
-            ours = place == PLACEHOLDER and function.isidentifier()
-            if texts.get("func_type") != "aot" or texts.get("imply_path") or not ours:
-                found.append(f"custom operator {texts.get('func_name')!r} ({texts.get('func_type')})")
+            faults += _custom_faults(primitive, kernels)
+        elif primitive.op_type not in STRUCTURE | ON_CPU:
+            faults.append(f"operator {primitive.op_type}")
     tensors = [each for part in graph._graphs() for each in part.parameter]
-    found += [f"external data of {_plain(t.name)}" for t in tensors if t.external_data.location]
+    tensors += [each for node in graph.nodes for part in node.attribute for each in _tensors(part)]
+    faults += [f"external data of {_plain(each.name)}" for each in tensors if each.external_data.location]
+    faults += [f"the file {part.bprop_filepath}" for part in graph._graphs() if part.bprop_filepath]
     if graph.model.HasField("preprocessor"):
-        found.append("a preprocessor")
-    return found
+        faults.append("a preprocessor")
+    return list(dict.fromkeys(faults))
+
+
+def _custom_faults(primitive: mind_ir_pb2.PrimitiveProto, kernels: Collection[str]) -> list[str]:
+    texts = {attribute.name: _text(attribute.s) for attribute in primitive.attribute}
+    place, _, function = texts.get("func_name", "").partition(":")
+    known = len(texts) == len(primitive.attribute) and texts.keys() <= _CUSTOM_ATTRIBUTES
+    ours = place == PLACEHOLDER and function in kernels
+    if known and ours and texts.get("func_type") == "aot" and not texts.get("imply_path"):
+        return []
+    return [f"custom operator {texts.get('func_name')!r} ({texts.get('func_type')})"]
 
 
 def integers(attribute: mind_ir_pb2.AttributeProto) -> list[int]:

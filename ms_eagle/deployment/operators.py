@@ -71,3 +71,6 @@ ON_ASCEND = frozenset(
     }
 )
 """Operators with a kernel."""
+
+ON_CPU = ON_ASCEND | {"BatchMatMul", "MaskedFill", "Softmax", "TensorScatterElements"}
+"""Operators of a bundle for the CPU beside our own kernels: plain arithmetic, no code, no files."""

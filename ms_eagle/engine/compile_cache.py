@@ -1,19 +1,22 @@
-"""MindSpore's compile cache, used so that it can never be stale.
+"""MindSpore's compile cache, used so that it can never be stale, and never another user's.
 
 MindSpore keeps the graphs that its front end has made, and takes them again when the Python files that it
 knows of are unchanged. That is not enough: it knows its graphs by the order of their compilation alone, looks
-at neither sizes nor versions, and settles on one directory for the life of a process. So only an engine's
-first graphs are kept here, always compiled in the same order, in a directory named by everything that they
-depend on; and it is used only if it holds exactly what was sealed in it.
+at neither sizes nor versions, and settles on one directory for the life of a process. A graph names the
+library of its kernels by an absolute path, too. So only an engine's first graphs are kept here, always
+compiled in the same order, in a directory named by everything that they depend on, the library's place and
+content included; and it is used only if it holds exactly what was sealed in it, for exactly these facts.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,15 @@ from mindspore.graph import api
 
 from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
-from ms_eagle.kernels.build import SOURCES
+from ms_eagle.kernels.build import SOURCES, usable_levels
 from ms_eagle.paths import PACKAGE
-from ms_eagle.system import directories, files, json_file
+from ms_eagle.system import directories, files, json_file, private
+from ms_eagle.system.private import Exposed
 from ms_eagle.system.provenance import versions
 
 _SEAL = "sealed.json"
+_NAME = re.compile("[0-9a-f]{32}-[a-z]+")
+_WHOLE = 1 << 20  # bytes; of larger files of weights the sizes, times and headers count
 _SOURCES = frozenset((".py", ".cc", ".h"))
 _KEPT = 16  # keys; the ones used longest ago go first
 
@@ -38,23 +44,34 @@ def default_directory() -> Path:
     return Path(platformdirs.user_cache_dir("ms_eagle")) / "compiled"
 
 
-def key(config: Config, models: Sequence[Path], facts: Mapping[str, Any]) -> str:
-    """What a graph depends on, as one hexadecimal number: configuration, weights, versions, sources.
+def facts(
+    config: Config, models: Sequence[Path], *, kernels: str, library: Path | None, cores: int
+) -> dict[str, Any]:
+    """Everything that a graph depends on, as JSON values.
 
     Args:
         config: all sections but ``generation``, of which no graph knows.
-        models: directories of weights; their files count by name, size and time of change. Graphs hold no
-            weights, only their shapes.
-        facts: further ones, such as the device.
+        models: directories of weights. Graphs hold no weights, only shapes and numbers of configurations:
+            small files count by their content, large ones by size, time of change and first bytes.
+        kernels: those that were chosen, not what the configuration left to choose.
+        library: the native ones, or None.
+        cores: that this process may use.
     """
-    described = {
+    return {
         "config": config.model_dump(mode="json", exclude={"generation"}),
         "weights": [_identity(path) for directory in models for path in sorted(directory.iterdir())],
         "versions": versions(),
         "sources": source_hash((PACKAGE, SOURCES.parent)),
-        **facts,
+        "device": ms.get_context("device_target"),
+        "kernels": kernels,
+        "library": None if library is None else [str(library.resolve()), files.sha256(library)],
+        "processor": [platform.machine(), usable_levels()[0], cores],
+        "settings": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith("MS_") and not name.endswith("_PATH")  # those say where, not what
+        },
     }
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
 def source_hash(directories: Sequence[Path]) -> str:
@@ -70,24 +87,29 @@ def source_hash(directories: Sequence[Path]) -> str:
 
 def _identity(path: Path) -> list[str | int]:
     status = path.stat()
-    return [path.name, status.st_size, status.st_mtime_ns]
+    if not path.is_file():
+        return [path.name]
+    with open(path, "rb") as file:
+        begin = hashlib.sha256(file.read(_WHOLE)).hexdigest()
+    return [path.name, status.st_size, status.st_mtime_ns if status.st_size > _WHOLE else 0, begin]
 
 
 class CompileCache:
-    """The graphs that an engine compiles first, under one key.
+    """The graphs that an engine compiles first, for one set of facts.
 
     Attributes:
         found: whether they were there; None before a start.
     """
 
-    def __init__(self, root: Path, key: str) -> None:
+    def __init__(self, root: Path, facts: Mapping[str, Any], notice: Callable[[str], None]) -> None:
         """Nothing is read or written before the start.
 
         Args:
             root: of all keys.
-            key: see ``key``.
+            facts: see ``facts``.
+            notice: is told in one line when ``root`` is not this user's alone, and another takes its place.
         """
-        self._root, self._key = root, key
+        self._root, self._facts, self._notice = root, facts, notice
         self.found: bool | None = None
 
     @contextlib.contextmanager
@@ -100,13 +122,14 @@ class CompileCache:
             kind: says which graphs, in which order.
         """
         self.found = False
-        place = self._root / f"{self._key[:32]}-{kind}"
         with contextlib.ExitStack() as making:
             try:
-                used = self._prepare(place, making) if usable() else None
+                root = private.writable(self._root, self._notice) if usable() else None
+                place = None if root is None else root / f"{key(self._facts)}-{kind}"
+                used = None if place is None else self._prepare(place, making)
             except OSError:
                 used = None
-            if used is None:
+            if root is None or place is None or used is None:
                 yield
                 return
             ms.set_context(enable_compile_cache=True, compile_cache_path=str(used))
@@ -116,22 +139,32 @@ class CompileCache:
             finally:
                 ms.set_context(enable_compile_cache=False)
             if used == place:
-                self.found = is_whole(place)
+                self.found = is_whole(place, self._facts)
                 return
             with contextlib.suppress(OSError):  # what is not sealed counts for nothing
-                seal(used)
+                seal(used, self._facts)
             with contextlib.suppress(OSError):  # another process was first
                 making.close()
-            prune(self._root)
+            prune(root)
 
-    def _prepare(self, place: Path, making: contextlib.ExitStack) -> Path:
-        """The directory to compile with: ``place`` if it is whole, else a new one that is to become it."""
-        if is_whole(place):
+    def _prepare(self, place: Path, making: contextlib.ExitStack) -> Path | None:
+        """The directory to compile with: ``place`` if it is whole, else a new one that is to become it.
+
+        None where something lies there that is not ours to replace.
+        """
+        if is_whole(place, self._facts):
             os.utime(place)
             return place
-        shutil.rmtree(place, ignore_errors=True)
-        self._root.mkdir(parents=True, exist_ok=True)
+        if place.is_symlink() or place.exists():
+            if not _ours(place):
+                return None
+            shutil.rmtree(place, ignore_errors=True)
         return making.enter_context(directories.appearing(place))
+
+
+def key(facts: Mapping[str, Any]) -> str:
+    """The name of a set of facts: 32 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def usable() -> bool:
@@ -160,30 +193,34 @@ def unchanged_sys() -> Iterator[None]:
                 setattr(sys, name, value)
 
 
-def seal(place: Path) -> None:
-    """Write down what a directory holds, for ``is_whole``."""
-    json_file.write_object(place / _SEAL, _hashes(place))
+def seal(place: Path, facts: Mapping[str, Any]) -> None:
+    """Write down what a directory holds and was made for, for ``is_whole``; nobody else may write there."""
+    json_file.write_object(place / _SEAL, {"facts": dict(facts), "files": _hashes(place)})
+    private.close(place)
 
 
-def is_whole(place: Path) -> bool:
-    """Whether a directory holds exactly what was sealed in it."""
+def is_whole(place: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether a directory is this user's and holds exactly what was sealed in it for the same facts."""
     try:
+        private.check_tree(place)
         sealed = json_file.read_object(place / _SEAL)
-        return bool(sealed) and sealed == _hashes(place)
-    except (OSError, UserError):
+        return sealed == {"facts": dict(facts), "files": _hashes(place)}
+    except (OSError, UserError, Exposed):
         return False
 
 
 def prune(root: Path, kept: int = _KEPT) -> None:
-    """Remove all but the ``kept`` keys used last, and what an interrupted process left behind."""
+    """Remove all keys of ours but the ``kept`` ones used last; whatever else lies there stays."""
     with contextlib.suppress(OSError):
-        known = sorted(root.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in [path for path in known if not path.name.startswith(".")][kept:]:
+        keys = [path for path in root.iterdir() if _ours(path)]
+        for path in sorted(keys, key=lambda path: path.stat().st_mtime, reverse=True)[kept:]:
             shutil.rmtree(path, ignore_errors=True)
-        newest = known[0].stat().st_mtime if known else 0.0
-        for path in known:
-            if path.name.startswith(".") and newest - path.stat().st_mtime > 3600:
-                shutil.rmtree(path, ignore_errors=True)
+
+
+def _ours(place: Path) -> bool:
+    """Whether it is a directory of our name with our seal in it, however damaged; a link to one is not."""
+    ours = _NAME.fullmatch(place.name) and not place.is_symlink()
+    return bool(ours) and place.is_dir() and (place / _SEAL).is_file()
 
 
 def _hashes(place: Path) -> dict[str, object]:

@@ -1,6 +1,8 @@
 """Directories that appear whole or not at all, whatever fails, is killed or runs beside."""
 
 import contextlib
+import errno
+import glob
 import os
 import platform
 import shutil
@@ -10,23 +12,31 @@ from pathlib import Path
 
 from ms_eagle.system.locks import try_lock
 
+_MARK = ".ms_eagle"  # in every workspace: what has it, we made
+
 
 @contextlib.contextmanager
-def appearing(final: Path, *, within: Path | None = None, replace: bool = False) -> Iterator[Path]:
+def appearing(
+    final: Path, *, within: Path | None = None, replace: bool = False, alone: bool = False
+) -> Iterator[Path]:
     """A new directory that becomes ``final`` at the end, and is gone after a failure.
 
     The directory that it lies in meanwhile goes with it, and with whatever else was put there. What killed
-    processes of this host left of theirs is removed first.
+    processes of this host left of theirs in the same place is removed first: directories named by us,
+    with our mark in them or empty, that nobody holds.
 
     Args:
         final: if it is there already, it must be empty, or the end fails and leaves it as it is.
         within: where to work, on the same file system; None is beside ``final``.
         replace: let ``final`` take the place of whatever is there.
+        alone: refuse at once where another process of this host is making ``final``.
 
     Raises:
+        FileExistsError: ``alone``, and another process is at it.
         OSError: it cannot be written.
     """
-    workspace, lock = _make_workspace(within or final.absolute().parent, f".{final.name}.{platform.node()}.")
+    prefix = f".{final.name}{_suffix()}."
+    workspace, lock = _make_workspace(within or final.absolute().parent, prefix, alone)
     try:
         new = workspace / "new"
         new.mkdir()
@@ -39,17 +49,25 @@ def appearing(final: Path, *, within: Path | None = None, replace: bool = False)
         os.close(lock)
 
 
-def _make_workspace(parent: Path, prefix: str) -> tuple[Path, int]:
+def _suffix() -> str:
+    """What the names of this host's workspaces have in them."""
+    return f".{platform.node()}"
+
+
+def _make_workspace(parent: Path, prefix: str, alone: bool) -> tuple[Path, int]:
     """A new temporary directory, and the open descriptor that holds its lock."""
     making = os.open(parent, os.O_RDONLY)
     try:
         _lock(making, wait=True)  # nobody sees a directory that its maker has not locked yet
-        for path in parent.iterdir():
-            if path.name.startswith(prefix) and path.name.endswith(".tmp"):
-                _remove_dead(path)
+        for path in parent.glob(f".*{glob.escape(_suffix())}.*.tmp"):
+            _remove_dead(path)
+        others = [path for path in parent.glob(f"{glob.escape(prefix)}*.tmp") if (path / _MARK).is_file()]
+        if alone and others:
+            raise FileExistsError(errno.EEXIST, f"another process is making it in {others[0]}")
         workspace = Path(tempfile.mkdtemp(prefix=prefix, suffix=".tmp", dir=parent))
         lock = os.open(workspace, os.O_RDONLY)
         _lock(lock)
+        (workspace / _MARK).touch()
     finally:
         os.close(making)
     return workspace, lock
@@ -57,11 +75,11 @@ def _make_workspace(parent: Path, prefix: str) -> tuple[Path, int]:
 
 def _remove_dead(path: Path) -> None:
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return  # gone meanwhile, or not ours to remove
     try:
-        if _lock(lock):
+        if _lock(lock) and ((path / _MARK).is_file() or not any(path.iterdir())):
             shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(lock)

@@ -16,6 +16,7 @@ from ms_eagle.checkpoints import sources
 from ms_eagle.checkpoints.cache import MARKER, obtain
 from ms_eagle.checkpoints.directory import Checkpoint
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
 
 SILENT = Progress(quiet=True)
@@ -52,27 +53,96 @@ def test_built_once(tmp_path: Path) -> None:
         assert (directory / "a").read_text() == "weights"
     assert build.calls == 1
     assert sorted(path.name for path in directory.iterdir()) == ["a", "b", MARKER]
-    assert [path.name for path in (root / ".work" / "m").iterdir()] == ["lock"]
+    assert sorted(path.name for path in (root / ".work" / "m").iterdir()) == ["lock", "seen.json"]
 
 
-@pytest.mark.parametrize("damage", ["shorten", "remove", "add", "marker", "garbage"])
+def flip(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"g", b"f"))
+
+
+@pytest.mark.parametrize("damage", ["shorten", "remove", "flip", "zeros of the same time", "garbage"])
 def test_a_damaged_model_is_built_again(tmp_path: Path, damage: str) -> None:
     build = Builder()
     directory = get(tmp_path, build)
+    status = (directory / "a").stat()
     if damage == "shorten":
         (directory / "a").write_text("weight")
     elif damage == "remove":
         (directory / "b").unlink()
-    elif damage == "add":
-        (directory / "c").write_text("")
-    elif damage == "marker":
-        (directory / MARKER).unlink()
-    else:
+    elif damage == "garbage":
         (directory / MARKER).write_text("[1")
+    elif damage == "flip":
+        flip(directory / "a")
+    else:
+        (directory / "a").write_bytes(bytes(status.st_size))
+        os.utime(directory / "a", ns=(status.st_atime_ns, status.st_mtime_ns))
     assert get(tmp_path, build) == directory
     assert build.calls == 2
     assert (directory / "a").read_text() == "weights"
-    assert not (directory / "c").exists()
+
+
+def test_a_stray_file_is_no_damage(tmp_path: Path) -> None:
+    build = Builder()
+    (get(tmp_path, build) / "notes.txt").write_text("mine")
+    assert (get(tmp_path, build) / "notes.txt").exists()
+    assert build.calls == 1
+
+
+def test_files_are_hashed_whole_once_after_a_change_and_when_asked_for(tmp_path: Path, monkeypatch) -> None:
+    build, hashed = Builder(), []
+    directory = get(tmp_path, build)
+    whole = files.sha256
+    monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path.name) or whole(path))
+    get(tmp_path, build)
+    assert hashed == []  # the builder has hashed them
+    os.utime(directory / "a", (1, 1))
+    for _ in range(2):
+        get(tmp_path, build)
+    assert hashed == ["a"]
+    model_cache.verify(tmp_path)
+    for _ in range(2):
+        get(tmp_path, build)
+    assert hashed == ["a", "a", "b"]
+    assert build.calls == 1
+
+
+def test_what_is_in_the_way_and_no_model_stays(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "file").write_text("dear")
+    with pytest.raises(UserError, match="in the way of a converted model"):
+        get(tmp_path, Builder())
+    assert (tmp_path / "m" / "file").read_text() == "dear"
+
+
+@pytest.mark.parametrize("name", ["m", ".work", ".work/m"])
+def test_nothing_is_read_or_removed_through_a_link(tmp_path: Path, name: str) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    get(root, Builder())
+    (root / name).rename(elsewhere)
+    (root / name).symlink_to(elsewhere)
+    before = sorted(elsewhere.rglob("*"))
+    with pytest.raises(UserError, match=r"is a symbolic link|not one"):
+        get(root, Builder(), version=2)
+    assert sorted(elsewhere.rglob("*")) == before
+
+
+def test_a_cache_that_others_can_write_gives_way_to_the_users_own(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    shared, build = tmp_path / "shared", Builder()
+    shared.mkdir()
+    shared.chmod(0o777)
+    directory = obtain(shared, "m", {"source": "s"}, build, Progress())
+    assert directory == tmp_path / "xdg" / "ms_eagle" / "models" / "m"
+    told = capsys.readouterr().err
+    assert "others can write to" in told
+    assert told.count("\n") == 1
+    (directory / "a").chmod(0o666)
+    assert obtain(directory.parent, "m", {"source": "s"}, build, Progress()) == directory
+    assert "/m/a (mode 0666): " in capsys.readouterr().err
+    assert (directory / "a").stat().st_mode & 0o022 == 0
+    assert build.calls == 2
 
 
 def test_another_identity_is_built_again(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import tiny_eagle
+from support.damage import cut, flip, rewrite
 
 from ms_eagle.benchmark.run import Job, run
 from ms_eagle.chat.report import JsonReport
@@ -18,9 +18,7 @@ from ms_eagle.config.sections import load_config
 from ms_eagle.deployment.assembly import Randomly
 from ms_eagle.deployment.bundle import CONFIG, WEIGHTS, Bundle
 from ms_eagle.deployment.export import export_bundle
-from ms_eagle.deployment.graphs import refuse_code
 from ms_eagle.deployment.loading import load_deployment
-from ms_eagle.deployment.manifest import FILE
 from ms_eagle.deployment.memory import zeros
 from ms_eagle.deployment.mindir import MindIR
 from ms_eagle.deployment.session import load_session
@@ -32,7 +30,6 @@ from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system import quiet
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import load_template
-from ms_eagle.tree.shape import TreeShape
 
 QUIET = Progress(quiet=True)
 GREEDY = GenerationOptions(7, SamplingParams(), ignore_eos=True)
@@ -58,21 +55,6 @@ def load(path):
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    root = tmp_path_factory.mktemp("deployment")
-    model = tiny_eagle.model_dir("qwen3", root)
-    return tiny_eagle.config(model, tiny_eagle.head_dir(model, root))
-
-
-@pytest.fixture(scope="module")
-def made(config, tmp_path_factory):
-    """A bundle for the CPU with two tree shapes."""
-    out = tmp_path_factory.mktemp("bundles") / "tiny.bundle"
-    export_bundle(config, "cpu", out, QUIET, trees=[TreeShape(4, 2, 2)])
-    return out
-
-
-@pytest.fixture(scope="module")
 def deployment(made):
     return load(made)
 
@@ -80,12 +62,6 @@ def deployment(made):
 @pytest.fixture(scope="module")
 def engine(config):
     return load_engine(config)
-
-
-@pytest.fixture
-def copy(made, tmp_path):
-    """A bundle to damage."""
-    return Path(shutil.copytree(made, tmp_path / "copy.bundle"))
 
 
 def test_every_input_of_a_graph_is_read(made):
@@ -107,14 +83,6 @@ def test_a_bundle_is_measured_without_the_model_it_came_from(made, tmp_path):
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["turns"], summary["tokens_match"], summary["new_tokens"]) == (2, 1.0, 10)
     assert [each["name"] for each in summary["manifest"]["weights"]["model"]] == [WEIGHTS]
-
-
-def rewrite(bundle, change):
-    """Change the manifest of a bundle."""
-    path = bundle / FILE
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def test_bundle_equals_engine_for_fifty_prompts(deployment, engine):
@@ -243,51 +211,6 @@ def test_stock_operators_share_their_caches_too(tmp_path):
     assert tokens(deployed, asked, GREEDY) == tokens(native, asked, GREEDY)
 
 
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def swap(bundle):
-    one, two = (bundle / f"cycle-{name}-greedy.mindir" for name in ("teacher", "4x2x2"))
-    data = one.read_bytes()
-    one.write_bytes(two.read_bytes())
-    two.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda b: (b / FILE).unlink(), "holds no manifest.json"),
-        (lambda b: cut(b / FILE), "not valid JSON"),
-        (lambda b: rewrite(b, lambda m: m.update(schema_version=1)), "found schema_version 1, expected 2"),
-        (lambda b: rewrite(b, lambda m: m.pop("states")), "states: Field required"),
-        (lambda b: rewrite(b, lambda m: m["files"][0].update(name="../x")), "a path inside the bundle"),
-        (lambda b: rewrite(b, lambda m: m["files"].clear()), "lists no weights.safetensors"),
-        (lambda b: cut(b / WEIGHTS), "it is truncated or of another bundle"),
-        (lambda b: (b / "tokenizer" / "tokenizer.json").unlink(), "is missing"),
-        (lambda b: cut(b / "prefill-drafter.mindir"), "it is truncated"),
-        (lambda b: flip(b / "cycle-6x3x3-sampled.mindir"), "does not match its hash"),
-        (lambda b: flip(b / "kernels" / "ops.cc"), "does not match its hash"),
-        (swap, "it is truncated or of another bundle"),
-        (
-            lambda b: (b / "tokenizer" / "chat_template.jinja").write_text("x"),
-            "does not belong to the bundle",
-        ),
-        (lambda b: (b / "kernels" / "more.cc").write_text("int x;"), "does not belong to the bundle"),
-    ],
-)
-def test_damaged_bundles_are_refused(copy, damage, message):
-    damage(copy)
-    with pytest.raises(UserError, match=message):
-        Bundle.open(copy)
-
-
 def test_wrong_weights_version_and_options_are_refused(copy):
     flip(copy / WEIGHTS)
     bundle = Bundle.open(copy)
@@ -301,13 +224,6 @@ def test_wrong_weights_version_and_options_are_refused(copy):
     rewrite(copy, lambda manifest: manifest["versions"].update(mindspore="1.0"))
     with pytest.raises(UserError, match=r"was exported with MindSpore 1\.0"):
         load(copy)
-
-
-def test_tensors_of_another_bundle_are_refused(copy, deployment):
-    rewrite(copy, lambda manifest: manifest["states"][0]["shape"].__setitem__(0, 1))
-    loaded = load(copy)
-    with pytest.raises(UserError, match="they are of different bundles"):
-        loaded.engine().warm_up(GREEDY)
 
 
 def test_command_line_refuses_in_one_line(copy):
@@ -334,35 +250,6 @@ def test_places_that_hold_no_bundle_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "is_file", closed)
     with pytest.raises(UserError, match=r"cannot read .*Permission denied"):
         Bundle.open(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("attribute", "value", "message"),
-    [
-        ("func_name", "/tmp/evil.so:AttendRows", "custom operator '/tmp/evil.so:AttendRows'"),
-        ("func_name", "ms_eagle:a/../b:AttendRows", "custom operator"),
-        ("func_type", "pyfunc", r"\(pyfunc\)"),
-        ("imply_path", "/tmp/evil.py", "custom operator"),
-        (None, "PyExecute", "operator PyExecute"),
-    ],
-)
-def test_foreign_code_in_a_graph_is_refused(made, attribute, value, message):
-    graph = MindIR.read(made / "prefill-teacher.mindir")
-    refuse_code(graph, native=True)
-    primitive = next(each for each in graph.model.primitives if each.op_type == "Custom")
-    if attribute is None:
-        primitive.op_type = value
-    else:
-        next(each for each in primitive.attribute if each.name == attribute).s = value.encode()
-    with pytest.raises(UserError, match=message):
-        refuse_code(graph, native=True)
-
-
-def test_native_kernels_have_no_place_where_none_are_built(made):
-    with pytest.raises(UserError, match="native kernels, which the target has not"):
-        refuse_code(MindIR.read(made / "prefill-teacher.mindir"), native=False)
-    with pytest.raises(UserError, match="is not a readable MINDIR"):
-        MindIR(b"\x07nothing", "here")
 
 
 @pytest.mark.parametrize(

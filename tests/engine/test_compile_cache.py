@@ -10,7 +10,7 @@ from support import tiny_eagle
 
 from ms_eagle.config.sections import load_config
 from ms_eagle.engine import compile_cache
-from ms_eagle.engine.compile_cache import is_whole, prune, seal, unchanged_sys, usable
+from ms_eagle.engine.compile_cache import CompileCache, is_whole, prune, seal, unchanged_sys, usable
 from ms_eagle.kernels.build import SOURCES
 from ms_eagle.paths import PACKAGE
 from ms_eagle.system import quiet
@@ -38,14 +38,15 @@ def model(tmp_path):
     return tmp_path
 
 
-def start(root):
+def start(root, **environment):
     options = [f"model.cache_dir={root / 'cache'}", "execution.compile_cache=true", "execution.device=CPU"]
     mine = {*quiet._PLACES, "GLOG_v"}
+    inherited = {name: value for name, value in os.environ.items() if name not in mine}
     done = subprocess.run(
         [sys.executable, str(root / "start.py"), str(root / "tiny_eagle.yaml"), *options],
         capture_output=True,
         text=True,
-        env={name: value for name, value in os.environ.items() if name not in mine},
+        env={**inherited, **environment},
     )
     assert done.returncode == 0, done.stderr
     assert "still here" in done.stderr
@@ -53,38 +54,61 @@ def start(root):
     return found == "True", tokens
 
 
-def test_second_start_finds_the_graphs_unless_they_are_damaged(model):
-    first = start(model)
-    assert not first[0]
-    assert start(model) == (True, first[1])
-    (place,) = (model / "cache" / "compiled").iterdir()
-    assert place.name.endswith("-greedy")  # a sampled cycle is compiled second as well, and is another graph
-    graph = next(place.rglob("*_1.mindir"))
-    graph.chmod(0o600)
-    graph.write_bytes(graph.read_bytes()[:-100])
-    assert start(model) == (False, first[1])  # damaged: compiled anew
-    assert is_whole(place)
+def test_second_start_finds_the_graphs_of_its_own_kernels_unless_they_are_damaged(model):
+    without_compiler = {"PATH": "", "XDG_CACHE_HOME": str(model / "home")}
+    eager, native = start(model, **without_compiler), start(model)
+    assert (eager[0], native[0]) == (False, False)
+    assert native[1] == eager[1]
+    assert start(model) == (True, native[1])
+    assert start(model, **without_compiler) == (True, eager[1])
+    places = list((model / "cache" / "compiled").iterdir())
+    assert len(places) == 2
+    for place in places:
+        assert place.name.endswith("-greedy")  # a sampled cycle is compiled second too, and is another graph
+        graph = next(place.rglob("*_1.mindir"))
+        graph.chmod(0o600)
+        graph.write_bytes(graph.read_bytes()[:-100])
+    assert start(model) == (False, native[1])  # damaged: compiled anew
+    assert next((model / "cache" / "compiled").glob("*/sealed.json"))
 
 
 def test_key_follows_everything_that_a_graph_depends_on(model, monkeypatch):
     config = load_config(model / "tiny_eagle.yaml")
     weights = model / "model-qwen3-0"
+    libraries = [model / name / "avx512.so" for name in ("home", "moved")]
+    for library in libraries:
+        library.parent.mkdir()
+        library.write_bytes(b"one")
 
-    def key(config=config, **facts):
-        return compile_cache.key(config, [weights], facts)
+    def key(config=config, kernels="native", library=libraries[0], cores=2):
+        return compile_cache.key(
+            compile_cache.facts(config, [weights], kernels=kernels, library=library, cores=cores)
+        )
 
     first = key()
     assert key() == first
     assert key(load_config(model / "tiny_eagle.yaml", ["generation.seed=5"])) == first
     assert key(load_config(model / "tiny_eagle.yaml", ["execution.prefill_chunk=9"])) != first
-    assert key(device="Ascend") != first
-    monkeypatch.setattr(compile_cache, "versions", lambda: {"mindspore": "0"})
+    assert key(kernels="eager", library=None) != first
+    assert key(library=libraries[1]) != first
+    assert key(cores=1) != first
+    for name, value in (
+        ("versions", lambda: {"mindspore": "0"}),
+        ("source_hash", lambda _: "0"),
+        ("usable_levels", lambda: ("portable",)),
+    ):
+        monkeypatch.setattr(compile_cache, name, value)
+        assert key() != first
+        monkeypatch.undo()
+    monkeypatch.setenv("MS_DEV_JIT_SYNTAX_LEVEL", "0")
     assert key() != first
     monkeypatch.undo()
-    monkeypatch.setattr(compile_cache, "source_hash", lambda _: "0")
+    libraries[0].write_bytes(b"two")
     assert key() != first
-    monkeypatch.undo()
-    os.utime(weights / "model.safetensors", (1, 1))
+    libraries[0].write_bytes(b"one")
+    status = (weights / "config.json").stat()
+    (weights / "config.json").write_text((weights / "config.json").read_text().replace("1000", "2000"))
+    os.utime(weights / "config.json", ns=(status.st_atime_ns, status.st_mtime_ns))
     assert key() != first
 
 
@@ -105,23 +129,51 @@ def test_a_changed_source_in_any_room_changes_the_key(tmp_path):
     assert len(known) == len(rooms) + 2
 
 
-def test_only_a_sealed_directory_is_whole(tmp_path):
-    place = tmp_path / "place"
+def sealed(place, facts):
     place.mkdir()
     (place / "graph").write_bytes(b"x")
-    assert not is_whole(place)
-    seal(place)
-    assert is_whole(place)
+    seal(place, facts)
+    return place
+
+
+def test_only_a_directory_sealed_for_the_same_facts_is_whole(tmp_path):
+    place, facts = sealed(tmp_path / "place", {"kernels": "native"}), {"kernels": "native"}
+    assert is_whole(place, facts)
+    assert not is_whole(place, {"kernels": "eager"})
+    (tmp_path / "link").symlink_to(place)
+    assert not is_whole(tmp_path / "link", facts)
+    (place / "graph").chmod(0o666)
+    assert not is_whole(place, facts)
+    (place / "graph").chmod(0o600)
+    assert is_whole(place, facts)
     (place / "more").write_bytes(b"y")
-    assert not is_whole(place)
+    assert not is_whole(place, facts)
 
 
-def test_old_keys_go_first(tmp_path):
-    for age, name in enumerate(("new", "old", "oldest")):
-        (tmp_path / name).mkdir()
-        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
-    prune(tmp_path, 2)
-    assert {path.name for path in tmp_path.iterdir()} == {"new", "old"}
+def test_old_keys_go_first_and_nothing_else_goes(tmp_path):
+    keys = [sealed(tmp_path / f"{number:032x}-greedy", {}) for number in range(4)]
+    kept = [tmp_path / ".git", tmp_path / "thesis", tmp_path / f"{4:032x}-greedy", keys[3]]
+    for path in kept[:3]:
+        path.mkdir()
+        (path / "file").write_text("dear")
+    keys[3].rename(tmp_path / "elsewhere")  # a key of ours, somewhere else, with a link to it
+    keys[3].symlink_to(tmp_path / "elsewhere")
+    for age, path in enumerate([*keys[:3], *kept]):
+        os.utime(path, (1e9 - age, 1e9 - age), follow_symlinks=False)
+    prune(tmp_path, 1)
+    assert {*tmp_path.iterdir()} == {keys[0], *kept, tmp_path / "elsewhere"}
+    assert is_whole(tmp_path / "elsewhere", {})
+
+
+def test_what_lies_in_a_keys_place_and_is_not_ours_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_cache, "usable", lambda: True)
+    place = tmp_path / f"{compile_cache.key({})}-greedy"
+    place.mkdir()
+    (place / "file").write_text("dear")
+    with CompileCache(tmp_path, {}, pytest.fail).start("greedy"):
+        pass
+    assert (place / "file").read_text() == "dear"
+    assert [*tmp_path.iterdir()] == [place]
 
 
 def test_sys_is_put_back_and_a_missing_script_means_no_cache(monkeypatch):
