@@ -27,6 +27,7 @@ from ms_eagle.mindformers.config import EagleConfig
 from ms_eagle.mindformers.native import load
 from ms_eagle.mindformers.options import merged, row_options, unpadded
 from ms_eagle.mindformers.scores import StepLogits, on_numpy, scores
+from ms_eagle.mindformers.value_kinds import token_ids
 from ms_eagle.system.json_file import read_object
 
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -89,6 +90,8 @@ class EagleForCausalLM(PreTrainedModel):
             if getattr(found, name) in (None, []):
                 value = getattr(config, name)
                 setattr(found, name, own[name] if value is None else value)
+        ends = [*token_ids(found.eos_token_id), *tokenizer.eos_ids]
+        found.eos_token_id = list(dict.fromkeys(ends))
         found._from_model_config = False
         return found
 
