@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -91,10 +91,17 @@ def _range(metadata: list[Any]) -> str:
     low = next((m.ge for m in metadata if isinstance(m, Ge)), None)
     above = next((m.gt for m in metadata if isinstance(m, Gt)), None)
     high = next((m.le for m in metadata if isinstance(m, Le)), None)
-    if low is not None:
-        return f" of at least {low}" if high is None else f" from {low} to {high}"
-    start = "" if above is None else f" above {above}"
-    return start if high is None else f"{start} and at most {high}"
+    below = next((m.lt for m in metadata if isinstance(m, Lt)), None)
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    limits = (
+        ("of at least", low),
+        ("above", above),
+        ("at most", high),
+        ("below", below),
+    )
+    told = " and ".join(f"{words} {limit}" for words, limit in limits if limit is not None)
+    return told and f" {told}"
 
 
 def describe(value: Any) -> str:
