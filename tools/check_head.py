@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 from ms_eagle.text.prompts import check_text
 
 DESCRIPTION = """\
@@ -65,7 +66,7 @@ def read_text(path: Path) -> str:
         UserError: it cannot be read, is not UTF-8, or holds no text.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = files.text_of(path.read_bytes())
     except OSError as error:
         raise UserError(f"--text {path}: {error.strerror}; expected a text file") from error
     except UnicodeDecodeError as error:

@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
     from ms_eagle.chat.report import JsonReport, TextReport
-    from ms_eagle.chat.session import Dialog, Session
+    from ms_eagle.chat.session import Dialog, Session, endings
     from ms_eagle.chat.shell import ChatShell
     from ms_eagle.chat.startup import StartReport, since_start
     from ms_eagle.system.progress import Progress
@@ -86,6 +86,8 @@ def main(argv: list[str]) -> int:
     else:
         drafter = args.drafter != "none"
         session = load_session(bundle, config, Progress(), raw=args.raw, drafter=drafter)
+    if args.verbose:
+        print(endings(session.options, session.engine.tokenizer), file=sys.stderr)
     if texts is None:
         finished = ChatShell(session.conversation(), session.options, report).run()
     else:
@@ -242,7 +244,7 @@ def from_standard_input() -> str:
     """All of standard input, without the line break that ends it."""
     data = sys.stdin.buffer.read()
     try:
-        return data.decode().removesuffix("\n")
+        return files.text_of(data).removesuffix("\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(f"standard input:{line}: byte 0x{data[error.start]:02x} is not UTF-8") from error

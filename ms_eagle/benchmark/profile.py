@@ -30,7 +30,7 @@ def profile(
         turns in one graph a cycle; ``context``: for each length, milliseconds of such cycles and of
         stages, and seconds to read the prompt.
     """
-    options = generation_options(config)
+    options = generation_options(config, pair.teacher.tokenizer)
     staged = StagedEngine(pair)
     prompts = [_prompt(pair, config, question) for question in first_turns(questions, count)]
     usable = [prompt for prompt in prompts if len(prompt) < pair.performance.facts.sizes.capacity]
@@ -96,7 +96,7 @@ def contexts(
 ) -> list[dict[str, Any]]:
     """Milliseconds of a cycle after prompts of 64, 128, ... tokens, as far as the capacity goes."""
     new = _CYCLES * (pair.performance.facts.sizes.depth + 1)
-    sampling = generation_options(config).sampling
+    sampling = generation_options(config, pair.teacher.tokenizer).sampling
     options = GenerationOptions(new, sampling, ignore_eos=True)
     text = [token for prompt in prompts for token in prompt]
     lengths = []

@@ -156,7 +156,7 @@ def _load(job: Job, config: Config, worker: Worker, progress: Progress) -> Engin
 
         pair = load_pair(job.deployed, config, progress)
     with progress.steps("compiling and warming up"):
-        pair.warm_up(generation_options(config))
+        pair.warm_up(generation_options(config, pair.teacher.tokenizer))
     if not worker.leads:
         return pair
     described = _describe(job, config, pair, worker, progress)

@@ -9,6 +9,7 @@ from ms_eagle.benchmark.plan import Question
 from ms_eagle.benchmark.turn_log import Record, TurnLog
 from ms_eagle.chat.session import generation_options
 from ms_eagle.config.sections import Config
+from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.system.progress import Progress
 
@@ -40,8 +41,11 @@ class Runner:
         self.pair: EnginePair | None = None
         """``load`` gives engines that are compiled and warm; it is called again after such a failure."""
         self._config, self._log, self._load, self._progress = config, log, load, progress
-        self._options = generation_options(config)
         self._begin = self._noted = time.monotonic()
+
+    @property
+    def _options(self) -> GenerationOptions:
+        return generation_options(self._config, self.ready().teacher.tokenizer)
 
     def ready(self) -> EnginePair:
         """The engines."""

@@ -20,6 +20,7 @@ from ms_eagle.benchmark.runner import FAILURES
 from ms_eagle.config import schema, strict_yaml
 from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
 
 _HEADLINES = ("turns", "failed", "tokens_match", "speedup", "accept_L", "baseline_tps", "speculative_tps")
@@ -73,7 +74,7 @@ def read_sweep(path: Path) -> Sweep:
         UserError: the file cannot be read, is not YAML, or does not fit.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.text_of(path.read_bytes())
     except OSError as error:
         raise UserError(
             f"--sweep {path}: {error.strerror}; expected a file such as those in configs/bench"

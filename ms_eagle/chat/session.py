@@ -14,6 +14,7 @@ from ms_eagle.errors import UserError
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import ChatTemplate, load_template
+from ms_eagle.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,15 @@ class Dialog:
     title: str | None = None
 
 
-def generation_options(config: Config) -> GenerationOptions:
-    """The options that the section ``generation`` stands for."""
+def generation_options(config: Config, tokenizer: Tokenizer) -> GenerationOptions:
+    """The options that the section ``generation`` stands for.
+
+    Raises:
+        UserError: a token that ``tokenizer`` does not have.
+    """
     asked = config.generation
+    stops = tokenizer.stop_ids(asked.stop_tokens)
+    ends = () if asked.ignore_eos else tokenizer.eos_ids
     return GenerationOptions(
         max_new_tokens=asked.max_new_tokens,
         sampling=SamplingParams(
@@ -45,8 +52,20 @@ def generation_options(config: Config) -> GenerationOptions:
             seed=asked.seed,
         ),
         stop=tuple(asked.stop),
-        ignore_eos=asked.ignore_eos,
+        ignore_eos=asked.ignore_eos and not stops,
+        eos_ids=tuple(dict.fromkeys((*ends, *stops))) if stops else None,
     )
+
+
+def endings(options: GenerationOptions, tokenizer: Tokenizer) -> str:
+    """One line: the tokens that end an answer, and where each is said to."""
+    ids = tokenizer.eos_ids if options.eos_ids is None else options.eos_ids
+    told = [
+        f"{token} {tokenizer.token_bytes(token).decode(errors='replace')!r} "
+        f"({tokenizer.eos_origins.get(token, 'generation.stop_tokens')})"
+        for token in (() if options.ignore_eos else ids)
+    ]
+    return f"tokens that end an answer: {', '.join(told) or 'none'}"
 
 
 class Session:
@@ -62,7 +81,7 @@ class Session:
         self, engine: Engine, template: ChatTemplate | None, config: Config, progress: Progress
     ) -> None:
         self.engine, self.template, self._model = engine, template, config.model
-        self.options, self._progress = generation_options(config), progress
+        self.options, self._progress = generation_options(config, engine.tokenizer), progress
 
     @classmethod
     def load(cls, config: Config, raw: bool, progress: Progress) -> "Session":

@@ -96,7 +96,8 @@ class ChatShell:
                     line = sys.stdin.readline()
                 except UnicodeDecodeError as error:
                     raise UserError("standard input: a message is not UTF-8") from error
-                return line.strip() if line else None
+                # A byte order mark stands where a text begins, or where one was put behind another.
+                return line.removeprefix("\ufeff").strip() if line else None
 
         return read
 

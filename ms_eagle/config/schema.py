@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -54,6 +54,8 @@ def _expected(annotation: Any, metadata: list[Any]) -> str:
     if origin is typing.Annotated:
         extra = [m for a in arguments[1:] for m in (a.metadata if isinstance(a, FieldInfo) else [a])]
         return _expected(arguments[0], [*metadata, *extra])
+    if origin in (types.UnionType, typing.Union) and type(None) not in arguments:
+        return " or ".join(_expected(argument, metadata) for argument in arguments)
     if origin in (types.UnionType, typing.Union):
         (inner,) = [a for a in arguments if a is not type(None)]
         words = _expected(inner, metadata)
@@ -71,6 +73,8 @@ def _expected(annotation: Any, metadata: list[Any]) -> str:
 
 def _plural(words: str) -> str:
     """``a whole number of at least 0`` for several: ``whole numbers of at least 0``."""
+    if " or " in words and "number" in words:
+        return " or ".join(map(_plural, words.split(" or ")))
     words = words.removeprefix("a ")
     return words.replace("number", "numbers", 1) if "number" in words else f"{words}s"
 
@@ -87,10 +91,17 @@ def _range(metadata: list[Any]) -> str:
     low = next((m.ge for m in metadata if isinstance(m, Ge)), None)
     above = next((m.gt for m in metadata if isinstance(m, Gt)), None)
     high = next((m.le for m in metadata if isinstance(m, Le)), None)
-    if low is not None:
-        return f" of at least {low}" if high is None else f" from {low} to {high}"
-    start = "" if above is None else f" above {above}"
-    return start if high is None else f"{start} and at most {high}"
+    below = next((m.lt for m in metadata if isinstance(m, Lt)), None)
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    limits = (
+        ("of at least", low),
+        ("above", above),
+        ("at most", high),
+        ("below", below),
+    )
+    told = " and ".join(f"{words} {limit}" for words, limit in limits if limit is not None)
+    return told and f" {told}"
 
 
 def describe(value: Any) -> str:
@@ -120,13 +131,13 @@ def explain(schema: type[BaseModel], error: ValidationError, origins: dict[Keys,
         file: stands in for a key that was given nowhere.
     """
     order = list(origins)
-    lines = []
+    lines = set()  # each kind that a value might be of and is not makes the same line
     for problem in error.errors(include_url=False):
         path = tuple(str(part) for part in problem["loc"])
         given = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in origins), None)
         rank, text = _explain_one(schema, problem, path)
         place = -1 if given is None else order.index(given)
-        lines.append((rank, place, f"{file if given is None else origins[given]}: {text}"))
+        lines.add((rank, place, f"{file if given is None else origins[given]}: {text}"))
     first = min(lines)[2]
     others = len(lines) - 1
     return f"{first} (and {others} more {'error' if others == 1 else 'errors'})" if others else first
@@ -154,5 +165,6 @@ def _explain_one(schema: type[BaseModel], problem: Mapping[str, Any], path: Keys
         problem["input"], str | types.NoneType
     ):
         accepted += " (put it in quotes)"
-    item = f", item {int(path[-1]) + 1}," if option != key else ""
+    inside = path[len(option.split(".")) :]  # of a list: the item, and which of several kinds did not fit
+    item = f", item {int(inside[0]) + 1}," if inside else ""
     return 1, f"{option}{item} is {describe(problem['input'])}; expected {accepted}"

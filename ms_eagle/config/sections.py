@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ms_eagle.config import schema, strict_yaml
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -275,6 +276,11 @@ class GenerationSection(Section):
         [],
         description="Texts that end the answer; the answer is cut before the first that appears.",
     )
+    stop_tokens: list[int | Annotated[str, Field(min_length=1)]] = Field(
+        [],
+        description="Tokens that end the answer besides the model's own, as ids or as names of special tokens"
+        " such as `<|im_end|>`. `--verbose` prints all tokens that end an answer.",
+    )
     ignore_eos: bool = Field(
         False,
         description="Write on past the model's end-of-sequence tokens, for measurements.",
@@ -341,7 +347,7 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected a YAML configuration, see configs/") from error
     try:
-        return data.decode("utf-8-sig")
+        return files.text_of(data)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8") from error

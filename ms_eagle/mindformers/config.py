@@ -66,7 +66,9 @@ class EagleConfig(PretrainedConfig):
         self.architectures = ["EagleForCausalLM"]
         self.teacher, self.compute_dtype, self.batch_size = teacher, compute_dtype, batch_size
         self.implementation = implementation
-        positions = kwargs.get("max_position_embeddings") or _DEFAULT_LENGTH
+        positions = kwargs.get("max_position_embeddings")
+        if not isinstance(positions, int) or positions < 1:  # what is wrong with it is told where it is read
+            positions = _DEFAULT_LENGTH
         self.seq_length = min(_DEFAULT_LENGTH, positions) if seq_length is None else seq_length
         self.eagle = _plain(eagle or {})
 

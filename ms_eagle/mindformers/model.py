@@ -27,6 +27,7 @@ from ms_eagle.mindformers.config import EagleConfig
 from ms_eagle.mindformers.native import load
 from ms_eagle.mindformers.options import merged, row_options, unpadded
 from ms_eagle.mindformers.scores import StepLogits, on_numpy, scores
+from ms_eagle.mindformers.value_kinds import token_ids
 from ms_eagle.system.json_file import read_object
 
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -89,6 +90,8 @@ class EagleForCausalLM(PreTrainedModel):
             if getattr(found, name) in (None, []):
                 value = getattr(config, name)
                 setattr(found, name, own[name] if value is None else value)
+        ends = [*token_ids(found.eos_token_id), *tokenizer.eos_ids]
+        found.eos_token_id = list(dict.fromkeys(ends))
         found._from_model_config = False
         return found
 
@@ -99,6 +102,9 @@ class EagleForCausalLM(PreTrainedModel):
         logits_processor: LogitsProcessorList | None = None,
         streamer: BaseStreamer | None = None,
         seed: int | None = None,
+        *,
+        attention_mask: Sequence[int] | Sequence[Sequence[int]] | np.ndarray | None = None,
+        token_type_ids: Sequence[int] | Sequence[Sequence[int]] | np.ndarray | None = None,
         **kwargs: Any,
     ) -> list[np.ndarray] | GenerateOutput:
         """Continue prompts, as ``GenerationMixin.generate`` does; the arguments and their order are its own.
@@ -110,6 +116,9 @@ class EagleForCausalLM(PreTrainedModel):
             streamer: gets the prompt, then every token of a single prompt, or, for several, a list for each
                 with its new tokens.
             seed: of the sampling, from 0 to 2**64 - 1; None draws one from numpy's global state.
+            attention_mask: as tokenizers return it: of ``input_ids``' shape, 0 where a prompt is padded.
+                Without it every row is taken whole.
+            token_type_ids: as tokenizers return them: nothing but 0.
             kwargs: replace fields of the generation config.
 
         Returns:
@@ -130,7 +139,11 @@ class EagleForCausalLM(PreTrainedModel):
         size = self.engine.graphs.facts.vocab_size
         config.eos_token_id = [token for token in config.eos_token_id if 0 <= token < size]
         ids = _matrix(input_ids)
-        prompts = unpadded(ids, config.pad_token_id)
+        if token_type_ids is not None and np.any(np.asarray(token_type_ids)):
+            raise UserError("token_type_ids holds other numbers than 0: ms_eagle's models have one type.")
+        mask = None if attention_mask is None else _matrix(attention_mask, "attention_mask")
+        prompts = unpadded(ids, mask, config.pad_token_id)
+        config.pad_token_id = 0 if config.pad_token_id is None else int(config.pad_token_id)
         lengths = [len(prompt) for prompt in prompts]
         options = row_options(
             config,
@@ -180,6 +193,29 @@ class EagleForCausalLM(PreTrainedModel):
         if config.do_sample:
             processors.extend(on_numpy(self.get_logits_warper(config)))
         return processors
+
+    def chat(
+        self,
+        tokenizer: Any,
+        query: str,
+        history: list[dict[str, str]] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[str, list[dict[str, str]]]:
+        """See ``GenerationMixin.chat``; arguments and result are its own.
+
+        Raises:
+            UserError: ``query`` is no text, ``history`` no list of messages, or see ``generate``.
+        """
+        if not isinstance(query, str):
+            raise UserError(f"chat: query is a {type(query).__name__}; expected text.")
+        turns = [] if history is None else history
+        if not isinstance(turns, list) or not all(map(_is_message, turns)):
+            raise UserError(
+                f"chat: history is {history!r:.80}; expected a list of messages such as "
+                "{'role': 'user', 'content': 'Hello'}, or None."
+            )
+        return super().chat(tokenizer, query, history, *args, **kwargs)
 
     def load_weights(self, weights_path: str | None = None, weights: Any = None) -> None:
         """Load the teacher of another directory; what is loaded already stays. ``Trainer.predict`` calls it.
@@ -257,6 +293,10 @@ _LOADING = frozenset(
 )  # of Hugging Face repositories; there is nothing to fetch for a directory
 
 
+def _is_message(turn: Any) -> bool:
+    return isinstance(turn, Mapping) and all(isinstance(turn.get(key), str) for key in ("role", "content"))
+
+
 class _Stream:
     """Hands tokens to a MindFormers streamer, if there is one."""
 
@@ -297,22 +337,24 @@ def _generation_config(path: Path) -> GenerationConfig:
         raise UserError(f"{path}: MindFormers cannot take it ({error}): correct it.") from error
 
 
-def _matrix(input_ids: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
-    """The prompts as ``[B, L]``."""
-    if isinstance(input_ids, Mapping):
-        raise UserError("input_ids is a mapping; expected token ids: give its entry 'input_ids'.")
+def _matrix(
+    values: Sequence[int] | Sequence[Sequence[int]] | np.ndarray, name: str = "input_ids"
+) -> np.ndarray:
+    """The prompts, or what belongs to their tokens, as ``[B, L]``."""
+    if isinstance(values, Mapping):
+        raise UserError(f"{name} is a mapping; expected token ids: unpack it, generate(**tokenizer(...)).")
     try:
-        ids = np.asarray(input_ids)
+        found = np.asarray(values)
     except ValueError as error:
-        raise UserError("input_ids: the prompts differ in length: pad them.") from error
-    if ids.ndim in (1, 2) and not ids.size:
-        raise UserError("input_ids: the prompt is empty; expected at least one token: write some text.")
-    if ids.ndim not in (1, 2) or not np.issubdtype(ids.dtype, np.integer):
+        raise UserError(f"{name}: the prompts differ in length: pad them.") from error
+    if found.ndim in (1, 2) and not found.size:
+        raise UserError(f"{name}: the prompt is empty; expected at least one token: write some text.")
+    if found.ndim not in (1, 2) or not (np.issubdtype(found.dtype, np.integer) or found.dtype == bool):
         raise UserError(
-            f"input_ids: found an array of shape {ids.shape} and type {ids.dtype}; expected token ids, "
+            f"{name}: found an array of shape {found.shape} and type {found.dtype}; expected whole numbers, "
             "[L] or [B, L]."
         )
-    return ids.reshape(-1, ids.shape[ids.ndim - 1])
+    return found.reshape(-1, found.shape[found.ndim - 1])
 
 
 AutoModel.register(EagleConfig, EagleForCausalLM, exist_ok=True)

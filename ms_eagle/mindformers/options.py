@@ -92,30 +92,54 @@ def merged(base: GenerationConfig, kwargs: Mapping[str, Any]) -> GenerationConfi
             raise UserError(f"{name} is {found!r}, which ms_eagle does not support: leave it out.")
     check_kinds(config)
     config.eos_token_id = token_ids(config.eos_token_id)
-    config.pad_token_id = 0 if config.pad_token_id is None else int(config.pad_token_id)
     return config
 
 
-def unpadded(input_ids: np.ndarray, pad: int) -> list[list[int]]:
-    """The prompts of ``[B, L]`` without padding, which MindFormers wants behind them.
+def unpadded(input_ids: np.ndarray, mask: np.ndarray | None, pad: int | None) -> list[list[int]]:
+    """The prompts of ``[B, L]`` without padding, which only a mask can tell from a prompt's own tokens.
 
-    Hugging Face tokenizers of Llama models put it in front: rows some of which begin with ``pad``, and none
-    of which ends with it, are taken for such.
+    Args:
+        input_ids: padded at either end.
+        mask: ``[B, L]``, 1 where a prompt's tokens stand; None takes every row whole.
+        pad: the padding token; None where there is none.
 
     Raises:
-        UserError: a row holds nothing else.
+        UserError: a mask that is none, or a row of nothing but padding; without a mask, rows that look
+            padded: another row of the batch does not end alike, or a row ends in several padding tokens.
     """
-    where = input_ids != pad
-    if not where.any(1).all():
+    if mask is None:
+        _refuse_padding(input_ids, pad)
+        return input_ids.tolist()
+    if mask.shape != input_ids.shape or not np.isin(mask, (0, 1)).all():
         raise UserError(
-            f"input_ids: row {int(np.argmin(where.any(1)))} holds nothing but the padding token {pad}."
+            f"attention_mask: found an array of shape {list(mask.shape)}; expected 0 and 1 for each of the "
+            f"input_ids, {list(input_ids.shape)}."
         )
-    width = input_ids.shape[1]
-    if where[:, width - 1].all() and where[:, 0].any():
-        begins, ends = where.argmax(1), np.full(len(where), width)
-    else:
-        begins, ends = np.zeros(len(where), int), width - where[:, ::-1].argmax(1)
+    where = mask.astype(bool)
+    if not where.any(1).all():
+        raise UserError(f"input_ids: row {int(np.argmin(where.any(1)))} holds nothing but padding.")
+    begins, ends = where.argmax(1), where.shape[1] - where[:, ::-1].argmax(1)
+    holes = ends - begins != where.sum(1)
+    if holes.any():
+        raise UserError(
+            f"attention_mask: row {int(np.argmax(holes))} has zeros between ones; ms_eagle reads all of a "
+            "prompt: leave those tokens out of input_ids."
+        )
     return [row[begin:end].tolist() for row, begin, end in zip(input_ids, begins, ends, strict=True)]
+
+
+def _refuse_padding(input_ids: np.ndarray, pad: int | None) -> None:
+    """Refuse rows without a mask that a tokenizer may have padded."""
+    if pad is None:
+        return
+    for side, ids in (("begins", input_ids), ("ends", input_ids[:, ::-1])):
+        runs = np.logical_and.accumulate(ids == pad, axis=1).sum(1)  # padding tokens at this end of each row
+        padded = runs > (1 if len(runs) == 1 or runs.min() > 1 else runs.min())
+        if padded.any():
+            raise UserError(
+                f"input_ids: row {int(np.argmax(padded))} {side} with the padding token {pad}, which only a "
+                "mask tells from a prompt's own: give attention_mask too, generate(**tokenizer(...))."
+            )
 
 
 def row_options(
@@ -145,8 +169,9 @@ def row_options(
     }
     if any(least):  # else any number of tokens may end a sequence
         sampling["end_ids"] = tuple(int(token) for token in config.eos_token_id)
-    if sampling["repetition_penalty"] != 1.0 and config.pad_token_id < vocab_size:
-        sampling["penalised"] = (config.pad_token_id,)
+    pad = 0 if config.pad_token_id is None else int(config.pad_token_id)  # as MindFormers takes None
+    if sampling["repetition_penalty"] != 1.0 and pad < vocab_size:
+        sampling["penalised"] = (pad,)
     return [
         GenerationOptions(
             max_new_tokens=_room(config, length, longest, capacity),

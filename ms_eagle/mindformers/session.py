@@ -34,6 +34,8 @@ class PipelineSession(Session):
         """
         super().__init__(model.engine, template, config, progress)
         self._network, self._asked = model, _options(config)
+        if self.options.eos_ids is not None:
+            self._asked["eos_token_id"] = list(self.options.eos_ids)
         self._tokenizer = _tokenizer(model)
         os.environ.setdefault("CPU_AFFINITY", "False")  # MindFormers would bind the process to some cores
         context = {"mode": 0, "device_target": ms.get_context("device_target")}

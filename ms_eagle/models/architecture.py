@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ms_eagle.errors import UserError
+from ms_eagle.models import config_values
 from ms_eagle.models.rope import RopeConfig
 
 
@@ -78,6 +79,7 @@ class DecoderConfig(LayerConfig):
                 f"known are {', '.join(sorted(FAMILIES))}."
             )
         family = FAMILIES[name]
+        config_values.check(config_values.DecoderValues, config, "config.json: ")
         _refuse_unimplemented(config)
         hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
         kv_heads = _size(config, "num_key_value_heads", heads)
@@ -142,7 +144,7 @@ class DecoderConfig(LayerConfig):
 def _size(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
     value = config.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not isinstance(value, int):  # neither there nor to be had from elsewhere
         raise UserError(f"config.json: {key} is {value!r}; expected a whole number of at least 1.")
     return value
 

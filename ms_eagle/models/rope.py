@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ms_eagle.errors import UserError
+from ms_eagle.models import config_values
 
 SCALINGS = ("default", "linear", "llama3", "yarn")
 _KEYS = {
@@ -34,6 +35,13 @@ _REQUIRED = {
     "linear": {"factor"},
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
     "yarn": {"factor"},
+}
+# Settings of older code that say nothing: bookkeeping, and factors at which nothing happens.
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "finetuned": (True, False),
+    "extrapolation_factor": (1,),
+    "attn_factor": (1,),
+    "partial_rotary_factor": (1,),
 }
 
 
@@ -68,6 +76,7 @@ class RopeConfig:
         found = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if not isinstance(found, Mapping):
             raise UserError(f"config.json: the rope scaling is {found!r}; expected a mapping of numbers.")
+        config_values.check(config_values.RopeValues, found, "config.json: rope setting ")
         settings = dict(found)
         names = [settings.pop(key) for key in ("rope_type", "type") if key in settings]
         scaling = names[0] if names else "default"
@@ -78,7 +87,11 @@ class RopeConfig:
             )
         if theta is None:
             raise UserError("config.json: rope_theta is missing; add the base the model was trained with.")
-        settings = {key: value for key, value in settings.items() if value is not None}
+        settings = {
+            key: value
+            for key, value in settings.items()
+            if value is not None and not (key in _NEUTRAL and value in _NEUTRAL[key])
+        }
         unknown = sorted(set(settings) - _KEYS[scaling])
         if unknown:
             raise UserError(
@@ -88,9 +101,12 @@ class RopeConfig:
         missing = sorted(_REQUIRED[scaling] - set(settings))
         if missing:
             raise UserError(f"config.json: {scaling} rope scaling lacks {missing[0]!r}; add it.")
-        for key, value in {**settings, "rope_theta": theta}.items():
-            if isinstance(value, bool) != (key == "truncate") or not isinstance(value, int | float):
-                raise UserError(f"config.json: rope setting {key} is {value!r}; expected a number.")
+        low, high = settings.get("low_freq_factor", 0), settings.get("high_freq_factor", 1)
+        if low >= high:
+            raise UserError(
+                f"config.json: rope setting high_freq_factor is {high!r}; expected more than "
+                f"low_freq_factor, {low!r}."
+            )
         if head_dim % 2:
             raise UserError(f"config.json: head_dim is {head_dim}; rotary embeddings need an even one.")
         return cls(

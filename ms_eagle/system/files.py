@@ -78,6 +78,15 @@ def check_output(path: Path, name: str, inputs: Iterable[Path] = ()) -> None:
         raise UserError(f"{name}: cannot write {path}: {error.strerror}") from error
 
 
+def text_of(data: bytes) -> str:
+    """UTF-8 text without what editors of Windows add: a byte order mark, and carriage returns at line ends.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return data.decode("utf-8-sig").replace("\r\n", "\n")
+
+
 def sha256(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's content, read in blocks of 1 MiB."""
     digest = hashlib.sha256()

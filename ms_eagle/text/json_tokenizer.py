@@ -45,7 +45,7 @@ class JsonTokenizer(Tokenizer):
 
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token_id: token.content.encode() for token_id, token in added.items()}
-        self._take_ids(settings, self._find)
+        self._take_ids(settings, self._find, {token.content: token_id for token_id, token in added.items()})
         named = [*settings.roles.values(), *settings.additional]
         ids = {token_id for token_id, token in added.items() if token.special}
         ids.update(token_id for token in named if (token_id := self._find(token)) is not None)

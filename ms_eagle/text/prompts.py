@@ -4,6 +4,7 @@ Format: Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena" (
 ``{"question_id": 81, "category": "writing", "turns": ["first message", "second message"]}``.
 """
 
+import codecs
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected a JSONL file of prompts") from error
     # Only "\n" ends a line of JSONL: str.splitlines would also cut at U+2028 inside a text.
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    lines = [line.removeprefix(codecs.BOM_UTF8) for line in data.split(b"\n")]  # of files put together, too
     prompts = [_prompt(line, f"{path}:{n}", n) for n, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
         raise UserError(f'{path}: holds no prompts; expected lines such as {{"turns": ["Hello"]}}')

@@ -94,6 +94,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._take_ids(
             replace(settings, roles=roles),
             lambda token: atoms[token.content][0] if token and token.content in atoms else None,
+            {name: token_id for name, (token_id, _) in atoms.items()},
         )
 
     def _text_edges(self, settings: TokenizerSettings, path: Path) -> tuple[list[int], list[int]]:

@@ -8,6 +8,7 @@ import jinja2
 from jinja2 import meta
 
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 from ms_eagle.text.settings import optional_object, read_settings
 from ms_eagle.text.template_environment import environment
 from ms_eagle.text.tokenizer import Tokenizer
@@ -62,7 +63,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, origin: str, variables: Mapping[str, object] | None = None) -> None:
-        self.source = source
+        self.source = source = source.removeprefix("\ufeff")  # a file's byte order mark, kept by exporters
         self.origin = origin
         self._variables = dict(variables or {})
         sandbox = environment()
@@ -210,6 +211,6 @@ def _own_templates(directory: Path) -> dict[str, str]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.text_of(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as UTF-8 text ({error})") from error

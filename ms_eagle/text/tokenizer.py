@@ -7,10 +7,26 @@ makes streaming exact by construction: :class:`IncrementalDecoder` serves both :
 
 import codecs
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from ms_eagle.errors import UserError
 from ms_eagle.text.settings import AddedToken, TokenizerSettings
+
+# Tokens that end a turn in the chat formats of known model families: Llama 3 and 4, ChatML (Qwen, SmolLM2),
+# Phi, Gemma, OpenChat, Kimi. Many files name the end of the text alone where the model was taught to write
+# these.
+TURN_ENDS = (
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|eot|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|end_of_turn|>",
+    "<EOT>",
+    "[EOT]",
+)
 
 
 class Tokenizer(ABC):
@@ -19,8 +35,9 @@ class Tokenizer(ABC):
     Attributes:
         vocab_size: one more than the largest token id. The model's own vocabulary may be padded beyond it.
         bos_id, pad_id: ids, or ``None`` where the model has no such token.
-        eos_ids: every id that ends a generation: ``eos_token_id`` of generation_config.json (one id or a
-            list), else the tokenizer's eos token, else config.json. Empty if none of them names one.
+        eos_ids: every id that ends a generation: the tokenizer's eos token, ``eos_token_id`` of
+            generation_config.json and of config.json, and the `TURN_ENDS` of the vocabulary.
+        eos_origins: where each of them was found.
         special_ids: ids that :meth:`decode` leaves out by default.
         strips_leading_space: whether encoding puts a space before the text, which decoding then takes away.
     """
@@ -29,6 +46,7 @@ class Tokenizer(ABC):
     bos_id: int | None
     pad_id: int | None
     eos_ids: tuple[int, ...]
+    eos_origins: Mapping[int, str] = MappingProxyType({})
     special_ids: frozenset[int]
     strips_leading_space: bool
 
@@ -74,8 +92,40 @@ class Tokenizer(ABC):
     def _encode(self, text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
         """:meth:`encode` for text known to be valid."""
 
-    def _take_ids(self, settings: TokenizerSettings, find: Callable[[AddedToken | None], int | None]) -> None:
-        """Set ``bos_id``, ``pad_id`` and ``eos_ids``; ``find`` looks a token up in the vocabulary."""
+    def stop_ids(self, tokens: Sequence[int | str]) -> tuple[int, ...]:
+        """The ids of tokens that a user names, by id or by the name of a special token.
+
+        Raises:
+            UserError: an id outside the vocabulary, or a name that no special token has.
+        """
+        names = {
+            self.token_bytes(token).decode(errors="replace"): token for token in sorted(self.special_ids)
+        }
+        ids = []
+        for token in tokens:
+            token_id = names.get(token, -1) if isinstance(token, str) else token
+            if not 0 <= token_id < self.vocab_size:
+                example = min(names, default="<|im_end|>", key=len)
+                raise UserError(
+                    f"generation.stop_tokens holds {token!r}; expected an id below {self.vocab_size} "
+                    f"or the name of a special token, such as {example!r}: other text is for generation.stop."
+                )
+            ids.append(token_id)
+        return tuple(ids)
+
+    def _take_ids(
+        self,
+        settings: TokenizerSettings,
+        find: Callable[[AddedToken | None], int | None],
+        added: Mapping[str, int],
+    ) -> None:
+        """Set ``bos_id``, ``pad_id``, ``eos_ids`` and ``eos_origins``.
+
+        Args:
+            settings: what the files say.
+            find: looks a token up in the vocabulary.
+            added: the tokens that are never made of text, by name.
+        """
 
         def one(role: str, name: str) -> int | None:
             if role in settings.roles:
@@ -86,9 +136,16 @@ class Tokenizer(ABC):
         self.bos_id = one("bos_token", "bos")
         self.pad_id = one("pad_token", "pad")
         eos = find(settings.roles.get("eos_token"))
-        self.eos_ids = settings.generation_eos_ids or (
-            (eos,) if eos is not None else settings.model_ids["eos"]
-        )
+        origins: dict[int, str] = {}
+        for origin, ids in (
+            ("the tokenizer's eos_token", () if eos is None else (eos,)),
+            ("generation_config.json", settings.generation_eos_ids),
+            ("config.json", settings.model_ids["eos"]),
+            ("ends a turn", [added[name] for name in TURN_ENDS if name in added]),
+        ):
+            for token_id in ids:
+                origins.setdefault(token_id, origin)
+        self.eos_ids, self.eos_origins = tuple(origins), MappingProxyType(origins)
 
 
 class IncrementalDecoder:

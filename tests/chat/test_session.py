@@ -2,9 +2,11 @@
 
 import pytest
 from support.sessions import Recorder, save_model, write_config
+from support.tiny_engine import CharacterTokenizer
 
-from ms_eagle.chat.session import Dialog, Session, generation_options
+from ms_eagle.chat.session import Dialog, Session, endings, generation_options
 from ms_eagle.config.sections import load_config
+from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.system.progress import Progress
 
@@ -47,12 +49,25 @@ def test_generation_options_carry_every_value(config_path):
                 "generation.min_p=0.1",
             ]
             + ["generation.repetition_penalty=1.5", "generation.seed=7", "generation.stop=[a, b]"],
-        )
+        ),
+        CharacterTokenizer(),
     )
     sampling = options.sampling
     assert (options.max_new_tokens, options.stop, options.ignore_eos) == (6, ("a", "b"), True)
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.5, 3, 0.9, 0.1)
     assert (sampling.repetition_penalty, sampling.seed) == (1.5, 7)
+
+
+def test_stop_tokens_end_answers_with_the_models_own_and_without(config_path):
+    tokenizer = CharacterTokenizer()
+    for ignore, ids in ((False, (2, 65)), (True, (65,))):
+        overrides = ["generation.stop_tokens=[65, 65]", f"generation.ignore_eos={str(ignore).lower()}"]
+        options = generation_options(load_config(config_path, overrides), tokenizer)
+        assert (options.eos_ids, options.ignore_eos) == (ids, False)
+    assert endings(options, tokenizer) == "tokens that end an answer: 65 'A' (generation.stop_tokens)"
+    assert endings(GenerationOptions(ignore_eos=True), tokenizer) == "tokens that end an answer: none"
+    with pytest.raises(UserError, match=r"generation\.stop_tokens holds 96"):
+        generation_options(load_config(config_path, ["generation.stop_tokens=[96]"]), tokenizer)
 
 
 def test_dialogs_are_told_in_order_and_streamed_text_is_the_answer(session):

@@ -66,6 +66,12 @@ def test_a_piped_chat_answers_line_by_line_without_prompts(chat):
     assert ">>>" not in out + err
 
 
+def test_marks_and_line_ends_of_windows_are_dropped(chat):
+    finished, heard, _, _ = chat(b"\xef\xbb\xbfhello\r\n\xef\xbb\xbf/exit\r\nnever\r\n", terminal=False)
+    assert finished
+    assert heard == ["hello"]
+
+
 def test_commands(chat):
     finished, heard, _, err = chat(b"one\n/reset\n/helo\n/help\n/etc/passwd?\n/exit\nnever\n", terminal=False)
     assert finished

@@ -73,6 +73,29 @@ def test_a_changed_gguf_is_converted_anew(gguf: Path, tmp_path: Path) -> None:
     assert not first.exists()
 
 
+def test_a_file_of_the_same_size_and_time_is_another(gguf: Path, tmp_path: Path) -> None:
+    cache, status = tmp_path / "cache", gguf.stat()
+    first = sources.resolve(str(gguf), cache_dir=cache).directory
+    tiny_gguf.save(gguf, tiny.make("llama", seed=1))
+    os.utime(gguf, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert gguf.stat().st_size == status.st_size
+    assert sources.resolve(str(gguf), cache_dir=cache).directory != first
+
+
+@pytest.mark.parametrize("size", [0, 1, 5000, (1 << 20) + 1, 3 << 20])
+def test_a_fingerprint_sees_head_body_and_end(tmp_path: Path, size: int) -> None:
+    path, data = tmp_path / "file", bytearray(size)
+    path.write_bytes(data)
+    prints = {model_cache.fingerprint(path)}
+    places = {0, size // 2, size - 1} if size else set()
+    for place in places - {size // 2} if size > 1 << 21 else places:
+        path.write_bytes(data[:place] + b"x" + data[place + 1 :])
+        prints.add(model_cache.fingerprint(path))
+    path.write_bytes(bytes(range(1, 251)) * (size // 250))  # another model differs everywhere
+    prints.add(model_cache.fingerprint(path))
+    assert len(prints) > len(places - {size // 2} if size > 1 << 21 else places)
+
+
 def test_two_files_of_one_name_stay_apart(gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     twin = tiny_gguf.save(tmp_path / "other" / "tiny.gguf", tiny.make("llama", seed=1))

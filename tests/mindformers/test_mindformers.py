@@ -145,13 +145,13 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_speculation_changes_nothing_and_calls_repeat(spec, plain, tokenizer, options):
-    batch = tokenizer(PROMPTS, padding=True)["input_ids"]
-    found = spec.generate(batch, **options)
+    batch = tokenizer(PROMPTS, padding=True)
+    found = spec.generate(**batch, **options)
     assert {completion.drafter for completion in spec.completions} == {"eagle3"}
-    assert same(found, plain.generate(batch, **options))
-    assert same(found, spec.generate(batch, **options))
+    assert same(found, plain.generate(**batch, **options))
+    assert same(found, spec.generate(**batch, **options))
     assert all(row.dtype == np.int32 for row in found)
-    alone = spec.generate(batch[0], **options)
+    alone = spec.generate(batch["input_ids"][0], **options)
     assert np.array_equal(alone[0], found[0])
 
 
@@ -263,25 +263,55 @@ def test_prompts_that_cannot_be(plain, ids):
     with pytest.raises(UserError, match="differ in length"):
         plain.generate([ids, ids[:2]])
     with pytest.raises(UserError, match="row 1 holds nothing but"):
+        plain.generate([[5, 6], [2, 2]], attention_mask=[[1, 1], [0, 0]])
+    with pytest.raises(UserError, match="row 1 begins with the padding token 2"):
         plain.generate([[5, 6], [2, 2]])
+    with pytest.raises(UserError, match="attention_mask: found an array of shape"):
+        plain.generate([5, 6], attention_mask=[1])
+    with pytest.raises(UserError, match="row 0 has zeros between ones"):
+        plain.generate([5, 6, 7], attention_mask=[1, 0, 1])
+    with pytest.raises(UserError, match="token_type_ids"):
+        plain.generate([5, 6, 7], token_type_ids=[0, 0, 1])
     with pytest.raises(UserError, match="seq_length of 96"):
         plain.generate([5] * 200, max_new_tokens=1)
     with pytest.raises(UserError, match="the prompt is empty"):
         plain.generate([])
-    with pytest.raises(UserError, match="give its entry 'input_ids'"):
+    with pytest.raises(UserError, match="unpack it"):
         plain.generate({"input_ids": ids})
     with pytest.raises(UserError, match="token id 9999"):
         plain.generate([9999], max_new_tokens=1)
 
 
-def test_padding_goes_at_either_end():
-    for rows, prompts in [
-        ([[2, 5, 2], [2, 6, 7]], [[2, 5], [2, 6, 7]]),  # a prompt may begin with the padding token
-        ([[2, 2, 5], [4, 2, 6]], [[5], [4, 2, 6]]),
-        ([[2, 5, 6], [2, 7, 8]], [[2, 5, 6], [2, 7, 8]]),
-        ([[3, 2, 2]], [[3]]),
+def test_padding_is_what_the_mask_says():
+    ids = np.array([[2, 5, 2], [2, 6, 7]])
+    for mask, prompts in [
+        ([[1, 1, 0], [1, 1, 1]], [[2, 5], [2, 6, 7]]),
+        ([[0, 1, 1], [0, 0, 1]], [[5, 2], [7]]),
+        ([[1, 1, 1], [1, 1, 1]], ids.tolist()),
     ]:
-        assert unpadded(np.array(rows), 2) == prompts
+        for pad in (2, None):
+            assert unpadded(ids, np.array(mask), pad) == prompts
+
+
+@pytest.mark.parametrize(
+    ("rows", "pad"),
+    [
+        ([[5, 2]], 2),  # one prompt may end with the padding token
+        ([[5, 0, 0], [6, 7, 8]], None),  # without a padding token there is no padding
+        ([[2, 5, 2], [2, 6, 2]], 2),
+        ([[5, 0], [6, 7]], 2),
+    ],
+)
+def test_without_a_mask_rows_are_whole(rows, pad):
+    assert unpadded(np.array(rows), None, pad) == rows
+
+
+@pytest.mark.parametrize(
+    "rows", [[[5, 2, 2]], [[2, 2, 5]], [[5, 2], [6, 7]], [[2, 5], [6, 7]], [[5, 2, 2]] * 2]
+)
+def test_without_a_mask_what_looks_padded_is_refused(rows):
+    with pytest.raises(UserError, match="padding token 2"):
+        unpadded(np.array(rows), None, 2)
 
 
 # --- streamers, chat, pipeline, Trainer ---
@@ -319,9 +349,9 @@ def test_streamers(spec, tokenizer, ids, capsys):
     thread.join()
     assert text == tokenizer.decode(answer[len(ids) :], skip_special_tokens=True)
 
-    batch = tokenizer(PROMPTS, padding=True)["input_ids"]
+    batch = tokenizer(PROMPTS, padding=True)
     heard = Heard()
-    outputs = spec.generate(batch, max_new_tokens=9, streamer=heard)
+    outputs = spec.generate(**batch, max_new_tokens=9, streamer=heard)
     for row, prompt in enumerate(PROMPTS):
         told = [token for value in heard.values[1:] for token in value[row]]
         assert told == outputs[row][len(tokenizer(prompt)["input_ids"]) :].tolist()
@@ -333,6 +363,11 @@ def test_chat(spec, plain, tokenizer):
     again, longer = spec.chat(tokenizer, "More", history=list(history), max_new_tokens=6, do_sample=False)
     assert [turn["role"] for turn in longer] == ["user", "assistant"] * 2
     assert again == longer[3]["content"]
+    for history in ("abc", [1], [{"role": "user"}], {"role": "user", "content": "a"}):
+        with pytest.raises(UserError, match="chat: history is"):
+            spec.chat(tokenizer, "Hello", history=history)
+    with pytest.raises(UserError, match="chat: query is a int"):
+        spec.chat(tokenizer, 1)
 
 
 def test_pipelines(native, spec, plain, tokenizer, capsys):
@@ -347,6 +382,12 @@ def test_pipelines(native, spec, plain, tokenizer, capsys):
     assert listed == theirs(PROMPTS)
     batched = ours(PROMPTS, batch_size=2)
     assert batched[0]["text_generation_text"] == [each["text_generation_text"][0] for each in listed]
+    prompt = f"Hi{tokenizer.pad_token}"  # the padding token, written by the user
+    ids = [tokenizer(each)["input_ids"] for each in (prompt, PROMPTS[0])]
+    alone = [tokenizer.decode(plain.generate(each, **options)[0], skip_special_tokens=True) for each in ids]
+    assert ours([prompt, PROMPTS[0]], batch_size=2)[0]["text_generation_text"] == alone
+    assert [len(p) for p in ids] == [completion.prompt_tokens for completion in spec.completions]
+    assert ours(prompt)[0]["text_generation_text"] == alone[:1]
     ours(PROMPTS[0], streamer=TextStreamer(tokenizer))
     assert capsys.readouterr().out.strip() == one[0]["text_generation_text"][0].strip()
 

@@ -8,6 +8,12 @@ from ms_eagle.errors import UserError
 from ms_eagle.system import files
 
 
+def test_text_is_without_marks_and_carriage_returns():
+    assert files.text_of(b"\xef\xbb\xbfone\r\ntwo\rthree\n") == "one\ntwo\rthree\n"
+    with pytest.raises(UnicodeDecodeError):
+        files.text_of(b"\xff\xfe")
+
+
 def test_a_new_file_and_an_old_one_may_be_written(tmp_path):
     (tmp_path / "old").touch()
     files.check_output(tmp_path / "old", "--out", [tmp_path / "input", tmp_path])

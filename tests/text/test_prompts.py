@@ -33,6 +33,12 @@ def test_reads_mt_bench_lines(write):
     ]
 
 
+def test_files_of_windows_that_were_put_together(write):
+    mark = b"\xef\xbb\xbf"
+    path = write(mark + b'{"turns": ["a"]}\r\n' + mark + b"\r\n" + mark + b'{"turns": ["b"]}\r\n')
+    assert [prompt.turns for prompt in read_prompts(path)] == [("a",), ("b",)]
+
+
 def test_only_newlines_end_lines(write):
     text = "one\u2028two\x85three\x0bfour"
     path = write(json.dumps({"turns": [text]}, ensure_ascii=False).replace("\\u000b", "\u2028"))

@@ -230,6 +230,11 @@ class TestSources:
         (tmp_path / "mine.jinja").write_text("mine 你好")
         assert load_template(directory, str(tmp_path / "mine.jinja")).render([USER]) == "mine 你好"
 
+    def test_marks_and_line_ends_of_windows_are_no_part_of_it(self, tmp_path):
+        (tmp_path / "mine.jinja").write_bytes(b"\xef\xbb\xbfa\r\nb")
+        assert load_template(tmp_path, str(tmp_path / "mine.jinja")).render([USER]) == "a\nb"
+        assert load_template(directory_with(tmp_path, "\ufeffa\r\nb")).render([USER]) == "a\nb"
+
     def test_named_templates(self, tmp_path):
         named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
         directory = directory_with(tmp_path, named)

@@ -12,6 +12,7 @@ from tokenizers import decoders
 from ms_eagle.errors import UserError
 from ms_eagle.text.json_tokenizer import byte_alphabet
 from ms_eagle.text.loading import load_tokenizer
+from ms_eagle.text.tokenizer import TURN_ENDS
 
 SPECIAL = ["<s>", "</s>", "<unk>", "[unused9]", "[unused10]", "[unused16]", "[unused17]"]
 FRAGMENTS = [
@@ -326,13 +327,13 @@ def test_byte_alphabet_is_the_library_s():
 @pytest.mark.parametrize(
     ("generation", "config", "model", "expected"),
     [
-        ({"eos_token_id": [5, 6]}, {"eos_token": "<|im_end|>"}, {"eos_token_id": 7}, (5, 6)),
-        ({"eos_token_id": 5}, {}, {}, (5,)),
-        (None, {"eos_token": "<|im_end|>"}, {"eos_token_id": 7}, (2,)),
+        ({"eos_token_id": [5, 6]}, {"eos_token": "<|bos|>"}, {"eos_token_id": 7}, (0, 5, 6, 7, 2)),
+        ({"eos_token_id": 5}, {}, {}, (5, 2)),
+        (None, {"eos_token": "<|im_end|>"}, {"eos_token_id": 7}, (2, 7)),
         ({}, {"eos_token": {"content": "<|im_end|>"}}, None, (2,)),
-        ({"eos_token_id": None}, {"eos_token": None}, {"eos_token_id": [7, 8]}, (7, 8)),
-        (None, {}, {"eos_token_id": 7}, (7,)),
-        (None, {}, None, ()),
+        ({"eos_token_id": None}, {"eos_token": None}, {"eos_token_id": [7, 8]}, (7, 8, 2)),
+        (None, {}, {"eos_token_id": 7}, (7, 2)),
+        (None, {}, None, (2,)),
     ],
 )
 def test_where_eos_comes_from(tmp_path, generation, config, model, expected):
@@ -340,7 +341,35 @@ def test_where_eos_comes_from(tmp_path, generation, config, model, expected):
     for name, content in (("generation_config.json", generation), ("config.json", model)):
         if content is not None:
             (tmp_path / name).write_text(json.dumps(content))
-    assert load_tokenizer(tmp_path).eos_ids == expected
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.eos_ids == tuple(tokenizer.eos_origins) == expected
+
+
+@pytest.mark.parametrize("name", TURN_ENDS)
+@pytest.mark.parametrize("special", [True, False])
+def test_known_ends_of_a_turn_end_generation(tmp_path, name, special):
+    toy = toy_tokenizers.byte_level()
+    toy.add_tokens([tokenizers.AddedToken(name, normalized=False, special=special)])
+    toy_tokenizers.write_json(tmp_path, toy, {"eos_token": "<|bos|>"})
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.eos_ids[0] == 0
+    assert toy.token_to_id(name) in tokenizer.eos_ids
+    assert tokenizer.eos_origins[toy.token_to_id(name)] == "ends a turn"
+
+
+def test_ordinary_text_ends_nothing(tmp_path):
+    toy = toy_tokenizers.byte_fallback()  # no added token by any of those names
+    toy_tokenizers.write_json(tmp_path, toy, {"eos_token": "</s>"})
+    assert load_tokenizer(tmp_path).eos_ids == (2,)
+
+
+def test_stop_tokens_by_id_and_name(tmp_path):
+    toy_tokenizers.write_json(tmp_path, toy_tokenizers.byte_level(), {})
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.stop_ids([7, "<|im_start|>"]) == (7, 1)
+    for wrong in ("the", "", -1, 10**9):
+        with pytest.raises(UserError, match=r"generation\.stop_tokens holds"):
+            tokenizer.stop_ids([wrong])
 
 
 def test_where_bos_and_pad_come_from(tmp_path):

@@ -32,6 +32,7 @@ _SPLITS: dict[str, tuple[str, ...]] = {
 _ALIASES = {"llama3": "llama-bpe", "llama-v3": "llama-bpe"}
 _WHOLE_WORDS_FIRST = {"llama-bpe"}  # a word that is itself a token is not built from merges
 _NFC = {"qwen2"}
+_ADDS_BOS = {"llama-bpe"}  # where the file does not say, by llama.cpp's defaults; all others add none
 _ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 
 
@@ -66,11 +67,10 @@ def write_tokenizer(metadata: Mapping[str, object], directory: Path) -> None:
 
 def _byte_level(metadata: Mapping[str, object], tokens: list[str], kinds: list[int]) -> dict[str, object]:
     """The content of tokenizer.json for model "gpt2"."""
-    name = _value(metadata, "pre", str, default="default")
-    pre = _ALIASES.get(name, name)
+    pre = _pre(metadata)
     if pre not in _SPLITS:
         known = ", ".join(sorted({*_SPLITS, *_ALIASES}))
-        raise UserError(f"GGUF: tokenizer.ggml.pre {name!r} is not supported; expected one of {known}")
+        raise UserError(f"GGUF: tokenizer.ggml.pre {pre!r} is not supported; expected one of {known}")
     merges = [merge.split(" ") for merge in _list(metadata, "merges", str)]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     for merge in merges:
@@ -103,6 +103,11 @@ def _byte_level(metadata: Mapping[str, object], tokens: list[str], kinds: list[i
             "merges": merges,
         },
     }
+
+
+def _pre(metadata: Mapping[str, object]) -> str:
+    name = _value(metadata, "pre", str, default="default")
+    return _ALIASES.get(name, name)
 
 
 def _sentencepiece(
@@ -141,9 +146,9 @@ def _config(
     config: dict[str, object] = {
         f"{role}_token": None if index is None else tokens[index] for role, index in roles.items()
     }
-    # llama.cpp's own defaults where the file says nothing: SentencePiece models begin with bos, BPE ones do
-    # not.
-    config["add_bos_token"] = _value(metadata, "add_bos_token", bool, default=model == "llama")
+    # llama.cpp's own defaults where the file says nothing: SentencePiece models begin with bos.
+    adds_bos = model == "llama" or (_pre(metadata) in _ADDS_BOS and roles["bos"] is not None)
+    config["add_bos_token"] = _value(metadata, "add_bos_token", bool, default=adds_bos)
     config["add_eos_token"] = _value(metadata, "add_eos_token", bool, default=False)
     config["added_tokens_decoder"] = {
         str(index): flags for index, flags in _added_tokens(tokens, kinds).items()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ms_eagle.errors import UserError
+from ms_eagle.models import config_values
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ _INERT = {
     "problem_type", "torchscript", "attn_implementation", "_attn_implementation",
     "_attn_implementation_autoset", "base_model_ep_plan", "base_model_tp_plan", "base_model_pp_plan",
     "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts",
-    "output_router_logits", "router_aux_loss_coef", "mlp_only_layers", "shared_expert_intermediate_size",
+    "output_router_logits", "router_aux_loss_coef", "mlp_only_layers", "max_sequence_length",
+    "shared_expert_intermediate_size",
 }  # fmt: skip
 _INERT_PATTERN = re.compile(
     r"(.*_token_ids?|(im|image|video|vision|audio|text|mask|eod)_\w*id|im_newline_id)"
@@ -129,7 +131,7 @@ _REFUSED_TENSORS = {
     r"(enorm|hnorm|eh_proj|embed_layernorm|post_embedding_layernorm)\..*": "it belongs to another kind of"
     " draft model, not to EAGLE-3",
 }
-_LAYER = re.compile(r"(midlayer|layers)\.(?:(\d+)\.)?(.+)")
+_LAYER = re.compile(r"(midlayer|layers)\.(?:([0-9]{1,9})\.)?(.+)")
 _IN_LAYER = {
     "post_attention_layernorm.weight": "post_attention_norm.weight",
     **{f"self_attn.{p}_proj.{k}": f"attention.{p}_proj.{k}" for p in "qkvo" for k in ("weight", "bias")},
@@ -186,6 +188,7 @@ def flatten(config: Mapping[str, object]) -> dict[str, object]:
                     f"config.json: {key} is given twice, as {flat[key]!r} and as {value!r}; keep one."
                 )
             flat.setdefault(key, value)
+    config_values.check(config_values.DecoderValues, flat, "config.json: ")
     for key, value in flat.items():
         _check_option(key, value)
     return {key: value for key, value in flat.items() if key in MAPPED}
@@ -217,6 +220,22 @@ def canonical_name(name: str) -> str | None:
             f"layers.{layer}.{'hidden' if rest.startswith('hidden') and layer == 0 else 'input'}_norm.weight"
         )
     return f"layers.{layer}.{_IN_LAYER[rest]}" if rest in _IN_LAYER else name
+
+
+def layer_of(name: str) -> int | None:
+    """The layer of a tensor, by our name; None for one of no layer.
+
+    Raises:
+        UserError: a name that should have a layer's number and does not.
+    """
+    if not name.startswith("layers."):
+        return None
+    match = re.match(r"layers\.([0-9]{1,9})\.", name)
+    if match is None:
+        raise UserError(
+            f"the head has the tensor {name:.80}: expected the number of a layer after 'layers.'."
+        )
+    return int(match[1])
 
 
 def numbers_layers(name: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ms_eagle.drafters.eagle3 import taps as head_taps
 from ms_eagle.drafters.eagle3.config import HeadConfig
-from ms_eagle.drafters.eagle3.formats import SPECFORGE, SPECULATORS, HeadFormat
+from ms_eagle.drafters.eagle3.formats import SPECFORGE, SPECULATORS, HeadFormat, layer_of
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.rope import RopeConfig
@@ -92,7 +92,7 @@ class HeadReader:
 
     def _size(self, key: str, default: int | None = None) -> int:
         value = self.options.get(key, default)
-        if type(value) is not int or value < 1:
+        if not isinstance(value, int):
             raise UserError(f"config.json: {key} is {value!r}; expected a whole number of at least 1.")
         return value
 
@@ -102,9 +102,7 @@ class HeadReader:
 
     def _flag(self, key: str) -> bool | None:
         value = self.options.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise UserError(f"config.json: {key} is {value!r}; expected true or false.")
-        return value
+        return None if value is None else bool(value)
 
     def _switch(self, key: str, tensor: str) -> bool:
         """An option that comes with a tensor: the tensor decides where the option is silent."""
@@ -155,9 +153,13 @@ class HeadReader:
         return rows // heads
 
     def _num_layers(self) -> int:
-        count = 1 + max(
-            (int(name.split(".")[1]) for name in self.shapes if name.startswith("layers.")), default=0
-        )
+        numbers = {layer for name in self.shapes if (layer := layer_of(name)) is not None} or {0}
+        count = len(numbers)
+        if max(numbers) >= count:  # before a table is made for so many
+            absent = next(number for number in range(count) if number not in numbers)
+            raise UserError(
+                f"the head has tensors of layer {max(numbers)}, but none of layer {absent}: fetch it again."
+            )
         stated = self._size("num_hidden_layers", count)
         if stated == count:
             return count
@@ -250,8 +252,6 @@ class HeadReader:
                 f"config.json has no rms_norm_eps: {_DEFAULT_EPS:g} is used, the default of Llama."
             )
             return _DEFAULT_EPS
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-            raise UserError(f"config.json: rms_norm_eps is {value!r}; expected a number between 0 and 1.")
         return float(value)
 
     def _rope(self, head_dim: int, asked: float | None) -> RopeConfig:

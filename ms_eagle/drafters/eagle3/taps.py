@@ -48,6 +48,11 @@ def from_config(ids: object, nested: bool, count: int, num_layers: int) -> tuple
         ]
     if not isinstance(ids, list) or any(type(i) is not int for i in ids):
         raise UserError(f"config.json: {KEY} is {ids!r}; expected a list of whole numbers.")
+    if min(ids) < 0:  # some code counts them from the end, other code means the embedding
+        raise UserError(
+            f"config.json: {KEY} {ids} has one below 0, which code reads in several ways; the teacher has "
+            f"blocks 0 to {num_layers - 1}: name the taps in drafter.taps, as inputs of blocks."
+        )
     outputs = (1, num_layers // 2 - 1, num_layers - 4)
     shifted = tuple(ids) != default and (nested or tuple(ids) == outputs)
     taps = tuple(i + shifted for i in ids)

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import toy_tokenizers
 
-from ms_eagle.checkpoints.gguf.tokenizer import write_tokenizer
+from ms_eagle.checkpoints.gguf.tokenizer import _ALIASES, _SPLITS, write_tokenizer
 from ms_eagle.errors import UserError
 from ms_eagle.text.loading import load_tokenizer
 
@@ -156,6 +156,32 @@ class TestByteLevel:
         extra = {} if add is None else {"add_bos_token": add}
         write_tokenizer(byte_level_metadata(pre="gpt-2", **extra), tmp_path)
         assert load_tokenizer(tmp_path).encode("") == expected
+
+    # llama.cpp's defaults (src/llama-vocab.cpp) for every accepted name of a pre-tokenizer.
+    @pytest.mark.parametrize(
+        ("pre", "adds"),
+        [
+            (None, False),
+            ("default", False),
+            ("gpt-2", False),
+            ("smollm", False),
+            ("qwen2", False),
+            ("llama-bpe", True),
+            ("llama3", True),
+            ("llama-v3", True),
+        ],
+    )
+    def test_bos_where_the_file_does_not_say(self, tmp_path, pre, adds):
+        metadata = byte_level_metadata() if pre is None else byte_level_metadata(pre=pre)
+        write_tokenizer(metadata, tmp_path)
+        assert load_tokenizer(tmp_path).encode("") == ([0] if adds else [])
+        del metadata["tokenizer.ggml.bos_token_id"]
+        write_tokenizer(metadata, tmp_path)
+        assert load_tokenizer(tmp_path).encode("") == []
+
+    def test_every_pre_tokenizer_has_its_default_tested(self):
+        (mark,) = TestByteLevel.test_bos_where_the_file_does_not_say.pytestmark
+        assert {pre for pre, _ in mark.args[1]} == {None, *_SPLITS, *_ALIASES}
 
     def test_transformers_reads_the_result_alike(self, tmp_path):
         from transformers import PreTrainedTokenizerFast
