@@ -7,8 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import platformdirs
-
+from ms_eagle.system import home
 from ms_eagle.system.files import replacing
 
 SOURCES = Path(__file__).parent / "cpu"
@@ -62,7 +61,7 @@ def usable_levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
 
 def default_directory() -> Path:
     """Where built libraries live for this user, e.g. ``~/.cache/ms_eagle/kernels``."""
-    return Path(platformdirs.user_cache_dir("ms_eagle")) / "kernels"
+    return home.cache() / "kernels"
 
 
 def find_compiler() -> str:
