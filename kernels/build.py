@@ -15,10 +15,8 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import platformdirs
-
 from ms_eagle.errors import UserError
-from ms_eagle.system import directories, files, json_file, private
+from ms_eagle.system import directories, files, home, json_file, private
 from ms_eagle.system.locks import FileLock
 from ms_eagle.system.private import Exposed
 
@@ -81,7 +79,7 @@ def usable_levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
 
 def default_directory() -> Path:
     """Where built libraries live for this user, e.g. ``~/.cache/ms_eagle/kernels``."""
-    return Path(platformdirs.user_cache_dir("ms_eagle")) / "kernels"
+    return home.cache() / "kernels"
 
 
 def find_compiler() -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
-from ms_eagle.system import files
+from ms_eagle.system import files, home
 from ms_eagle.text.prompts import check_text, read_prompts
 
 if TYPE_CHECKING:  # main imports them when Ctrl-C is in hand
@@ -216,8 +216,8 @@ def check_trace(args: Namespace, config: "Config") -> None:
     if config.execution.trace is None:
         return
     read = [args.config, args.prompts, config.model.source, config.model.chat_template]
-    inputs = [Path(each).expanduser() for each in read if each is not None]
-    files.check_output(Path(config.execution.trace).expanduser(), "execution.trace", inputs)
+    inputs = [home.expanded(each) for each in read if each is not None]
+    files.check_output(home.expanded(config.execution.trace), "execution.trace", inputs)
 
 
 def asked(args: Namespace) -> list[tuple[tuple[str, ...], str, str | None]] | None:

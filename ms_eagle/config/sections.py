@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ms_eagle.config import schema, strict_yaml
 from ms_eagle.errors import UserError
-from ms_eagle.system import files
+from ms_eagle.system import files, home
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -69,7 +69,7 @@ class ModelSection(Section):
     @property
     def cache_path(self) -> Path | None:
         """``cache_dir`` as a path; None for the user's own."""
-        return None if self.cache_dir is None else Path(self.cache_dir).expanduser()
+        return None if self.cache_dir is None else home.expanded(self.cache_dir)
 
 
 class ExecutionSection(Section):

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-import platformdirs
 from mindspore.graph import api
 
 from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.build import SOURCES, usable_levels
 from ms_eagle.paths import PACKAGE
-from ms_eagle.system import directories, files, json_file, private
+from ms_eagle.system import directories, files, home, json_file, private
 from ms_eagle.system.private import Exposed
 from ms_eagle.system.provenance import versions
 
@@ -41,7 +40,7 @@ _KEPT = 16  # keys; the ones used longest ago go first
 
 def default_directory() -> Path:
     """Where this user's compiled graphs are, e.g. ``~/.cache/ms_eagle/compiled``."""
-    return Path(platformdirs.user_cache_dir("ms_eagle")) / "compiled"
+    return home.cache() / "compiled"
 
 
 def facts(

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import mindspore as ms
@@ -14,6 +13,7 @@ from ms_eagle.errors import UserError
 from ms_eagle.reference.mode import ReferenceGraphs
 from ms_eagle.reference.recorder import Recorder, describe
 from ms_eagle.reference.trace import SCHEMA, TraceWriter
+from ms_eagle.system import home
 from ms_eagle.system.progress import Progress
 from ms_eagle.system.provenance import manifest, weight_hashes
 from ms_eagle.text.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ class ReferenceMode:
                 f"execution.kernels is {execution.kernels}, but reference mode computes with eager kernels: "
                 "set execution.kernels=auto, or execution.mode=performance."
             )
-        self._trace = None if execution.trace is None else TraceWriter(Path(execution.trace).expanduser())
+        self._trace = None if execution.trace is None else TraceWriter(home.expanded(execution.trace))
         self._described = False
 
     def describe(

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from platformdirs import user_cache_path
-
+from ms_eagle.system import home
 from ms_eagle.system import streams as standard_streams
 from ms_eagle.system.streams import Messages, Output
 
@@ -56,7 +55,7 @@ def start(verbose: bool) -> None:
 
 def writable_cache() -> Path:
     """The per-user cache directory of this package, or a temporary one where that cannot be written."""
-    place = user_cache_path("ms_eagle")
+    place = home.cache()
     try:
         place.mkdir(parents=True, exist_ok=True)
         if os.access(place, os.W_OK | os.X_OK):

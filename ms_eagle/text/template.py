@@ -8,7 +8,7 @@ import jinja2
 from jinja2 import meta
 
 from ms_eagle.errors import UserError
-from ms_eagle.system import files
+from ms_eagle.system import files, home
 from ms_eagle.text.settings import optional_object, read_settings
 from ms_eagle.text.template_environment import environment
 from ms_eagle.text.tokenizer import Tokenizer
@@ -177,7 +177,7 @@ def load_template(directory: Path, name_or_path: str | None = None) -> ChatTempl
         return ChatTemplate(_BUILT_IN[name_or_path], f"{name_or_path} (built in)", variables)
     if name_or_path in own:
         return ChatTemplate(own[name_or_path], f"{name_or_path!r} of {directory}", variables)
-    path = Path(name_or_path).expanduser()
+    path = home.expanded(name_or_path)
     if not path.is_file():
         known = ", ".join((*_BUILT_IN, *sorted(own)))
         raise UserError(f"model.chat_template is {name_or_path!r}: no such file, and not one of {known}")

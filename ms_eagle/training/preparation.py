@@ -12,6 +12,7 @@ from ms_eagle.drafters.eagle3.checkpoint import load_head
 from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model, open_model, start_device
+from ms_eagle.system import home
 from ms_eagle.system.locks import FileLock
 from ms_eagle.system.progress import Progress
 from ms_eagle.training.config import TrainingConfig
@@ -81,9 +82,9 @@ def open_sources(config: TrainingConfig, progress: Progress) -> Sources:
         UserError: a file is missing, damaged or of another teacher; nothing to train on; taps that the
             teacher does not have.
     """
-    corpus = read_corpus(Path(config.data.corpus).expanduser())
+    corpus = read_corpus(home.expanded(config.data.corpus))
     parts = split(corpus.source, corpus.role, corpus.offsets, config.data.held_out)
-    teacher = load_config(Path(config.data.teacher).expanduser())
+    teacher = load_config(home.expanded(config.data.teacher))
     device.start(teacher.execution.device, teacher.execution.threads)
     model = open_model(teacher, progress)
     corpus.check_teacher(model, teacher, progress)
@@ -108,7 +109,7 @@ def open_features(config: TrainingConfig, sources: Sources, progress: Progress) 
     if config.data.features is None:
         return LiveFeatures(sources.corpus, load())
     what = (Kind(sources.teacher_sha256, sources.taps), sources.corpus)
-    folder = feature_cache.cache_folder(Path(config.data.features).expanduser(), *what)
+    folder = feature_cache.cache_folder(home.expanded(config.data.features), *what)
     lock = FileLock(folder.with_suffix(".lock"))
     lock.acquire(config.data.wait, progress.note)
     try:
@@ -135,7 +136,7 @@ def open_start(config: TrainingConfig, sources: Sources, features: FeatureSource
         always = sources.model.tokenizer.special_ids | set(sources.model.tokenizer.eos_ids)
         vocabulary = choose(counts, config.data.draft_vocab_size, always)
     else:
-        directory = Path(config.head.start).expanduser()
+        directory = home.expanded(config.head.start)
         if not directory.is_dir():
             raise UserError(
                 f"head.start is {config.head.start}; expected teacher, random or the directory of a head."

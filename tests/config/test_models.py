@@ -86,6 +86,6 @@ def test_two_engines_in_one_process(tmp_path):
     overrides = [*HERE, f"model.source={source}", "execution.threads=2"]
     config = load_config(CONFIGS / "smollm2_135m.yaml", overrides)
     first, second = load_engine(config), load_engine(config)
-    options = generation_options(config)
+    options = generation_options(config, first.tokenizer)
     answers = [engine.generate([[5, 6, 7]], options)[0].token_ids for engine in (first, second, first)]
     assert answers[0] == answers[1] == answers[2]

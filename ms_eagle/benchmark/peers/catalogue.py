@@ -11,6 +11,7 @@ from ms_eagle.checkpoints import cache as model_cache
 from ms_eagle.config.sections import Config
 from ms_eagle.drafters.registry import NONE, kind_of
 from ms_eagle.errors import UserError
+from ms_eagle.system import home
 from ms_eagle.system.progress import Progress
 
 TEACHER = "ms_eagle"
@@ -119,7 +120,7 @@ def benchmark_config(config: Config, threads: int) -> Config:
 def cache_directory(config: Config) -> Path:
     """Where converted models are kept."""
     place = config.model.cache_dir
-    return model_cache.default_directory() if place is None else Path(place).expanduser()
+    return model_cache.default_directory() if place is None else home.expanded(place)
 
 
 def _gguf(config: Config, directory: Path, progress: Progress) -> Path:

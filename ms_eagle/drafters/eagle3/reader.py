@@ -154,19 +154,19 @@ class HeadReader:
 
     def _num_layers(self) -> int:
         numbers = {layer for name in self.shapes if (layer := layer_of(name)) is not None} or {0}
-        count = len(numbers)
-        if max(numbers) >= count:  # before a table is made for so many
-            absent = next(number for number in range(count) if number not in numbers)
-            raise UserError(
-                f"the head has tensors of layer {max(numbers)}, but none of layer {absent}: fetch it again."
-            )
+        count = 1 + max(numbers)
         stated = self._size("num_hidden_layers", count)
-        if stated == count:
-            return count
-        if self.numbered_layers:
+        if stated != count and self.numbered_layers:
             raise UserError(
                 f"config.json: num_hidden_layers is {stated}, but the head has tensors for {count}."
             )
+        if len(numbers) < count:  # before a table is made for so many
+            absent = next(number for number in range(count) if number not in numbers)
+            raise UserError(
+                f"the head has tensors of layer {count - 1}, but none of layer {absent}: fetch it again."
+            )
+        if stated == count:
+            return count
         self.notes.append(
             f"config.json says num_hidden_layers {stated}, as its teacher's may: the head has {count}."
         )

@@ -3,12 +3,11 @@
 import errno
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from ms_eagle.errors import UserError
-from ms_eagle.system import files
+from ms_eagle.system import files, home
 from ms_eagle.system.progress import Progress
 from ms_eagle.training import preparation
 from ms_eagle.training.batches import Batches
@@ -45,7 +44,7 @@ def train(
     """
     sources = preparation.open_sources(config, progress)
     workers = Workers.join() if parallel else Workers()
-    folder = RunFolder(Path(config.output.directory).expanduser())
+    folder = RunFolder(home.expanded(config.output.directory))
     if workers.leads:
         facts = {"corpus": sources.corpus.sha256, "teacher": sources.teacher_sha256, "workers": workers.ranks}
         folder.open(run_folder.identity(config, **facts))

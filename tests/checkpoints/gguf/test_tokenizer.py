@@ -93,7 +93,7 @@ def byte_level_metadata(**extra) -> dict[str, object]:
 @pytest.fixture(scope="module", params=PATTERNS)
 def byte_level_case(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("gguf")
-    metadata = byte_level_metadata(pre=request.param)
+    metadata = byte_level_metadata(pre=request.param, add_bos_token=False)
     write_tokenizer(metadata, directory)
     vocabulary = {token: index for index, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(metadata["tokenizer.ggml.merges"])}

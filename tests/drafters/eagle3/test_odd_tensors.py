@@ -18,7 +18,7 @@ from ms_eagle.errors import UserError
         ("layers.-1.x", "tensor layers.-1.x: expected the number"),
         ("model.layers.²\u0662.x", "expected the number"),
         (f"layers.{'9' * 5000}.x", "expected the number"),
-        ("layers.999999999.x", "layer 999999999, but none of layer 1"),
+        ("layers.999999999.x", "num_hidden_layers is 1, but the head has tensors for 1000000000"),
         ("midlayer.999999999.x", "unexpected tensor in the head: midlayer.999999999.x"),
         ("layers", "unexpected tensor in the head: layers"),
     ],
@@ -28,6 +28,14 @@ def test_names_after_layers_that_are_no_number(tmp_path, name, message):
     with pytest.raises(UserError) as caught:
         load_head(head_files.write(tmp_path, CONFIG, weights), teacher=TEACHER)
     assert message in str(caught.value)
+
+
+def test_a_far_layer_makes_no_table(tmp_path):
+    config = {key: value for key, value in CONFIG.items() if key != "num_hidden_layers"}
+    weights = {**head_files.tensors(CONFIG), **head_files.vocabulary(CONFIG)}
+    weights["layers.999999999.x"] = np.zeros(1, np.float32)
+    with pytest.raises(UserError, match="layer 999999999, but none of layer 1"):
+        load_head(head_files.write(tmp_path, config, weights), teacher=TEACHER)
 
 
 @pytest.mark.parametrize("nested", [False, True])
