@@ -11,9 +11,10 @@ from ms_eagle.cycle.sizes import Facts, Sizes
 from ms_eagle.cycle.verifier import GreedyChoice, SampledChoice, Verifier
 from ms_eagle.drafters.base import Drafter, NoDrafter
 from ms_eagle.drafters.registry import NONE
+from ms_eagle.models.commit import FastReorder
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.teacher import Teacher
-from ms_eagle.tree.shape import Tier, log_confidence
+from ms_eagle.tree.shape import Tier, TreeShape, log_confidence
 
 
 class Graphs:
@@ -45,7 +46,7 @@ class Graphs:
             sizes: B, C, capacity and tiers.
             name: of the drafter; kernels: of the teacher's attention kernel; dtype: see ``Facts``.
             confidence: nodes of a lower cumulative probability become padding.
-            reorder: makes the Cell that commits accepted rows, such as a class of ``commit``, for trees.
+            reorder: makes the Cell that commits accepted rows; None is ``commit.FastReorder``.
             choice: that of other graphs over the same caches, whose record of seen tokens is shared.
         """
         self.teacher, self.drafter = teacher, drafter
@@ -64,9 +65,8 @@ class Graphs:
         self._sampled = choice or SampledChoice(teacher)
         choices = {False: GreedyChoice(teacher), True: self._sampled}
         self._verifiers = {sampled: Verifier(teacher, each) for sampled, each in choices.items()}
-        commit = reorder(teacher.cache) if reorder is not None else None
-        threshold = log_confidence(confidence)
         self._cycles: dict[tuple[Tier, bool], nn.Cell] = {}
+        commit, threshold = (reorder or FastReorder)(teacher.cache), log_confidence(confidence)
         for tier in sizes.tiers:
             sized = drafter if tier is None else self._sized(tier)
             for sampled, verifier in self._verifiers.items():
@@ -76,7 +76,7 @@ class Graphs:
                     else TreeCycle(sized, verifier, commit, tier, threshold)
                 )
 
-    def _sized(self, tier: Tier) -> Drafter:
+    def _sized(self, tier: TreeShape) -> Drafter:
         """The drafter for a tier's trees."""
         first = self.drafter
         if (tier.depth, tier.pool_size) == (first.depth, first.pool):

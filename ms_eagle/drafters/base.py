@@ -155,6 +155,7 @@ class Blueprint(Protocol):
             shape: of the trees it drafts at first, see ``Drafter.resized``.
             slots: S_d, cache rows per sequence; positions: how many positions rotary tables cover.
         """
+        ...
 
 
 class Watch(Protocol):
@@ -188,11 +189,13 @@ class Stages(Protocol):
         watch: Watch | None,
     ) -> tuple[Pool, Tensor]:
         """As ``Drafter.propose``."""
+        ...
 
     def take(
         self, taps: Tensor, emitted: Tensor, n: Tensor, count: Tensor, state: Tensor, watch: Watch | None
     ) -> Tensor:
         """As ``Drafter.take``."""
+        ...
 
 
 class WholeStages:
