@@ -178,14 +178,12 @@ def check_numbers(directory: Path, manifest: Manifest) -> None:
     sizes = Sizes(m.batch, m.chunk, m.capacity, (None, *tiers))
     if (m.positions, m.slots.teacher) != (sizes.positions, sizes.slots):
         raise _contradiction(directory, "positions and slots", [m.positions, m.slots.teacher], sizes.slots)
-    alone = Sizes(m.batch, m.chunk, m.capacity).positions
     for graph in m.graphs:
         batch = [m.batch]
         expected = {"window": [m.batch, m.chunk + 1], "start": batch, "count": batch}
         if graph.sampled is not None:
-            positions = [m.batch, m.positions if graph.drafter else alone]
             expected = {"root": batch, "n": batch, "active": batch, "params": [m.batch, len(PARAMS)]}
-            expected["uniforms"] = positions
+            expected["uniforms"] = [m.batch, m.positions]
         shapes = {each.name: each.shape for each in graph.inputs}
         if (state := shapes.pop("state", None)) is None or len(state) != 2 or state[0] != m.batch:
             raise _contradiction(directory, f"state of {graph.file}", state, [m.batch, "its width"])
