@@ -115,7 +115,7 @@ class DeployedGraphs:
         sizes = Sizes(manifest.batch, manifest.chunk, manifest.capacity, (tier,))
         self.facts = Facts(
             sizes,
-            sizes.positions if tree is None else manifest.positions,
+            manifest.positions,
             manifest.vocab_size,
             NONE if tree is None else manifest.drafter,
             manifest.kernels,
