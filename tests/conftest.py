@@ -5,12 +5,16 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ms_eagle.system import quiet
 
 # A failing compilation leaves no files in the working directory, a passing one no warnings.
 quiet.start(verbose=False)
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# How fast examples are drawn says how busy the machine is, and nothing of the code.
+settings.register_profile("suite", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("suite")
 
 import mindspore as ms  # noqa: E402 (reads what quiet has set)
 
