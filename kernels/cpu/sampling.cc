@@ -166,12 +166,12 @@ int32_t choose_row(const float* logits, Index vocabulary, const bool* seen, cons
                    Index own_stride, int32_t length, const Sampling& sampling, float uniform, const float* decay,
                    RowSpace& space, bool* broken) {
   constexpr float kLargest = std::numeric_limits<float>::max();
+  const float* given = logits;
   int32_t bad = 0, alive = 0;
   for (Index i = 0; i < vocabulary; ++i) {
     bad |= !(logits[i] <= kLargest);
     alive |= logits[i] >= -kLargest;
   }
-  *broken = bad || !alive;
   if (sampling.penalty != 1.0f) {
     for (Index i = 0; i < vocabulary; ++i)
       space.logits[i] = seen[i] ? penalised(logits[i], sampling.penalty) : logits[i];
@@ -187,7 +187,11 @@ int32_t choose_row(const float* logits, Index vocabulary, const bool* seen, cons
       space.logits[std::clamp<Index>(static_cast<Index>(end), 0, vocabulary - 1)] =
           -std::numeric_limits<float>::infinity();
     logits = space.logits.data();
+    alive = 0;  // something else than an end must be left
+    for (Index i = 0; i < vocabulary && !alive; ++i)
+      alive = given[i] >= -kLargest && std::count(std::begin(sampling.ends), std::end(sampling.ends), static_cast<float>(i)) == 0;
   }
+  *broken = bad || !alive;
   const Index greedy = best_of(logits, vocabulary);
   if (!(sampling.temperature > 0.0f)) return static_cast<int32_t>(greedy);
   const int64_t top_k = bounded(sampling.top_k, 1, vocabulary);

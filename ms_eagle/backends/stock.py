@@ -20,6 +20,7 @@ from ms_eagle.sampling.choice import (
     choose_greedy,
     choose_sampled,
     mark_seen,
+    nothing_left,
     seen_rows,
     without_ends,
 )
@@ -116,7 +117,8 @@ class StockChoice(nn.Cell, Choice):
     ) -> tuple[Tensor, Tensor]:
         drawn = ops.gather_d(uniforms, 1, positions + 1)
         going_on = without_ends(logits, positions, params)
-        return choose_sampled(going_on, seen_rows(seen, paths), params, drawn), any_not_finite(logits)
+        fault = ops.logical_or(any_not_finite(logits), nothing_left(going_on))
+        return choose_sampled(going_on, seen_rows(seen, paths), params, drawn), fault
 
     @override
     def remember(self, seen: Parameter, tokens: Tensor, count: Tensor) -> Tensor:

@@ -130,9 +130,16 @@ def any_not_finite(logits: Tensor) -> Tensor:
     """
     bad = 1.0 - (logits <= _LARGEST_FINITE).astype(ms.float32)  # NaN fails every comparison
     _, any_bad = argmax(bad)
+    return ops.logical_or(ops.ReduceMax(False)(any_bad, (1, 2)) > 0, nothing_left(logits))
+
+
+def nothing_left(logits: Tensor) -> Tensor:
+    """Whether a row of a request has nothing above -inf, as where `without_ends` took all there was.
+
+    # logits float32 [B, N, V] -> bool [B]
+    """
     _, best = argmax(logits)
-    dead = (best < -_LARGEST_FINITE).astype(ms.float32)
-    return ops.ReduceMax(False)(ops.maximum(any_bad, dead), (1, 2)) > 0
+    return ops.ReduceMax(False)((best < -_LARGEST_FINITE).astype(ms.float32), (1, 2)) > 0
 
 
 def mark_seen(seen: Tensor, tokens: Tensor, valid: Tensor) -> Tensor:
