@@ -74,7 +74,7 @@ def selftest(config: Config, progress: Progress) -> Outcome:
         "schema": SCHEMA,
         "passed": passed,
         **manifest(config.model_dump(mode="json"), {"device": name, "machine": machine()}),
-        "kernels": pair.performance.kernels,
+        "kernels": pair.speculative.graphs.facts.kernels,
         "kernel_parity": parity,
         "lossless": lossless,
         "stage_ms": stages["stage_ms"],
