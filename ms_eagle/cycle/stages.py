@@ -159,8 +159,8 @@ class StagedCycle:
         return [key for cell in (*self.cells, *self.stages.cells) for key in cell.compile_cache]
 
     def restart(self) -> None:
-        """The next cycle is the first of a request: no host time lies before it."""
-        self._ended = None
+        """The next cycle is the first of a request: no host time lies before it, nor one that failed."""
+        self._ended, self.complete = None, True
 
     def __call__(
         self,
