@@ -71,8 +71,8 @@ def test_what_came_between_stays(tmp_path):
 def test_leftovers_of_the_killed_go_and_those_of_the_living_stay(tmp_path):
     out = tmp_path / "b"
     writers = [
-        subprocess.Popen([sys.executable, "-c", _WRITER, str(out)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        for path in (out, tmp_path / "other")
     ]
     try:
         assert [writer.stdout.readline() for writer in writers] == ["writing\n"] * 2
@@ -80,7 +80,7 @@ def test_leftovers_of_the_killed_go_and_those_of_the_living_stay(tmp_path):
         writers[0].send_signal(signal.SIGKILL)
         writers[0].wait()
         write(out)
-        assert len(os.listdir(tmp_path)) == 2  # the bundle, and what the second is still writing
+        assert len(os.listdir(tmp_path)) == 2  # the bundle, and what the second is still writing beside it
         assert (out / "graph").is_file()
     finally:
         for writer in writers:

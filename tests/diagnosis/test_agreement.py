@@ -63,6 +63,7 @@ class Lender:
 
     def __init__(self, ends):
         self.vocabulary, self.head = (STOCK.vocabulary(Weight.of(end)) for end in ends)
+        self.cache = np.zeros((1, 2, 8, 8), np.float32)
 
 
 def random_passage(rng, rows, first):

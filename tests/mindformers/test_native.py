@@ -111,6 +111,11 @@ def _theirs(directory, asked):
     return found
 
 
+def mask_of(padded) -> np.ndarray:
+    """1 for each token of a prompt; none of them is the padding token."""
+    return (np.array(padded) != 0).astype(np.int32)
+
+
 def tokens_of(rows) -> list[list[int]]:
     return [row.tolist() for row in rows]
 
@@ -121,7 +126,8 @@ def test_a_native_teacher_speculates_losslessly(kernels, qwen3, theirs):
     model = EagleForCausalLM(configured(qwen3, "mindformers", **SYNTHETIC))
     assert model.engine.graphs.facts.kernels == "mindformers"
     padded, options, expected = theirs["qwen3"][0]
-    assert tokens_of(model.generate(padded, **options)) == tokens_of(expected.sequences)
+    found = model.generate(padded, attention_mask=mask_of(padded), **options)
+    assert tokens_of(found) == tokens_of(expected.sequences)
     accepted = [count for completion in model.completions for count in completion.accept_L]
     assert max(accepted) > 1
     assert min(accepted) < TREE["depth"]
@@ -138,7 +144,7 @@ def test_a_native_teacher_feeds_a_head(kernels, directories, theirs, tmp_path):
     }
     model = EagleForCausalLM(configured(directory, "mindformers", **drafting))
     padded, options, expected = theirs["qwen2"][0]
-    found = model.generate(padded, **options | {"max_new_tokens": 2})
+    found = model.generate(padded, attention_mask=mask_of(padded), **options | {"max_new_tokens": 2})
     assert {completion.drafter for completion in model.completions} == {"eagle3"}
     for prompt, row, whole in zip(PROMPTS, found, expected.sequences, strict=True):
         assert row.tolist() == whole[: len(prompt) + 2].tolist()
@@ -161,7 +167,9 @@ def test_our_own_teacher_equals_mindformers(directories, theirs, name):
     """Greedy answers of graph mode with native kernels are those of MindFormers' generate()."""
     model = EagleForCausalLM(configured(directories[name], "ms_eagle"))
     for padded, options, expected in theirs[name]:
-        found, prompts = model.generate(padded, **options, **WANTED), unpadded(np.array(padded), 0)
+        mask = mask_of(padded)
+        found = model.generate(padded, attention_mask=mask, **options, **WANTED)
+        prompts = unpadded(np.array(padded), mask, 0)
         assert tokens_of(found.sequences) == tokens_of(expected.sequences)
         for kind in ("logits", "scores"):
             for row, (prompt, sequence) in enumerate(zip(prompts, found.sequences, strict=True)):

@@ -136,7 +136,7 @@ def test_what_does_not_belong_together_is_refused(toy, tmp_path):
         ("data.draft_vocab_size=1000000", "data.draft_vocab_size is 1000000; expected"),
         ("head.taps=[0, 2]", "the teacher has blocks 0 to 1"),
         ("head.start=tmp", "head.start is tmp; expected teacher, random or the directory of a head"),
-        (f"head.start={head}", "head in .* has intermediate_size 36, the configuration asks for 80"),
+        (f"head.start={head}", "head in .* has num_heads 4, the configuration asks for 6"),
     ):
         with pytest.raises(UserError, match=message):
             run(toy, f"output.directory={tmp_path / 'run'}", override)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from support import tiny, tiny_engine, toy_corpus
 
+from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.errors import UserError
 from ms_eagle.training.features.source import LiveFeatures, tokens
 from ms_eagle.training.features.teacher import TeacherFeatures
@@ -18,7 +19,7 @@ def model():
 
 
 def reader(model, *, batch=3, chunk=4, taps=(0, 1), backend=tiny_engine.DEFAULT) -> TeacherFeatures:
-    teacher = tiny_engine.teacher(model, batch=batch, taps=taps, capacity=32, backend=backend)
+    teacher = tiny_engine.teacher(model, Sizes(batch, chunk, 32), taps=taps, backend=backend)
     return TeacherFeatures(teacher, WIDTH, chunk)
 
 
