@@ -15,16 +15,27 @@ from ms_eagle.errors import UserError
 _MAX_DEPTH = 16
 
 
+class _TooDeep(Exception):
+    """Brackets within brackets; the argument is the line."""
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML's parser with the core schema of YAML 1.2 and without anchors' aliases."""
 
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012 (PyYAML reads this class attribute)
 
+    depth = 0
+
     def compose_node(self, parent: Any, index: Any) -> Any:
+        mark = self.peek_event().start_mark
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
             raise yaml.constructor.ConstructorError(None, None, "aliases (*name) are not supported", mark)
-        return super().compose_node(parent, index)
+        if self.depth > _MAX_DEPTH:  # here and not later: composing recurses, as deep as the text says
+            raise _TooDeep(mark.line + 1)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 _SCALARS = {
@@ -74,6 +85,8 @@ def parse(text: str, origin: str) -> Document:
         loader = _Loader(text)  # the constructor already refuses control characters
         node = loader.get_single_node()
         return Document(None if node is None else _build(loader, node, (), lines, origin), lines)
+    except _TooDeep as error:
+        raise UserError(f"{origin}:{error}: nested more than {_MAX_DEPTH} levels deep") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)
@@ -94,8 +107,6 @@ def _build(
     loader: _Loader, node: yaml.Node, path: tuple[str, ...], lines: dict[tuple[str, ...], int], origin: str
 ) -> Any:
     """Python value of ``node``; records the line of each key below it and refuses duplicates."""
-    if len(path) > _MAX_DEPTH:
-        raise UserError(f"{origin}:{node.start_mark.line + 1}: nested more than {_MAX_DEPTH} levels deep")
     if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
         return [_build(loader, item, (*path, str(i)), lines, origin) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode) or node.tag != "tag:yaml.org,2002:map":

@@ -51,7 +51,10 @@ def start() -> None:
     returns. A second Ctrl-C before that ends the process at once with status 130. A process that ignores
     SIGINT, as under nohup, goes on ignoring it.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.SIG_IGN:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # MindSpore's handler would not ignore it
+    if handler is not signal.default_int_handler:
         return
     pending = threading.Event()
 

@@ -83,6 +83,10 @@ def test_lines_of_keys():
         ("? [a]\n: b\n", "f.yaml:1: the key of this mapping is not text"),
         ("x: 1\nb: a\x07\n", "f.yaml:2: the character U+0007 is not allowed"),
         ("[" * 20 + "]" * 20, "f.yaml:1: nested more than 16 levels"),
+        ("[" * 100_000, "f.yaml:1: nested more than 16 levels"),
+        ("a:\n b: " + "{c: " * 3000, "f.yaml:2: nested more than 16 levels"),
+        ("".join(" " * n + "a:\n" for n in range(2000)), "f.yaml:17: nested more than 16 levels"),
+        ("- " * 3000 + "a", "f.yaml:1: nested more than 16 levels"),
         ("a: " + "1" * 5000, "f.yaml:1: not valid YAML: not a number"),
     ],
 )

@@ -71,6 +71,8 @@ def test_a_process_that_ignores_it_goes_on_ignoring_it():
     program = (
         "import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "from ms_eagle.system import interrupts\ninterrupts.start()\n"
+        "import ctypes; taken = ctypes.CDLL(None).signal; taken.argtypes = [ctypes.c_int, ctypes.c_void_p]\n"
+        "taken(signal.SIGINT, None)\n"  # as a graph's run does
         "os.kill(os.getpid(), signal.SIGINT)\nprint('alive')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
