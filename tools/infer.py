@@ -1,15 +1,16 @@
 """Chat with a model, answer one prompt, or answer a file of prompts."""
 
 import json
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ms_eagle.cli import command_line
 from ms_eagle.errors import UserError
 from ms_eagle.system import files, home
-from ms_eagle.text.prompts import check_text, read_prompts
+from ms_eagle.text.prompts import check_text, parse_prompts, read_prompts
 
 if TYPE_CHECKING:  # main imports them when Ctrl-C is in hand
     from ms_eagle.config.sections import Config
@@ -26,7 +27,7 @@ converts it into the user's cache.
 EPILOG = """\
 examples:
   python tools/infer.py
-  python tools/infer.py --prompt "Why is the sky blue?"
+  python tools/infer.py "Why is the sky blue?" --temperature 0.7 --seed 1
   python tools/infer.py --prompts questions.jsonl --set generation.max_new_tokens=128
   python tools/infer.py --config configs/qwen3_8b.yaml --set model.source=/models/Qwen3-8B
   python tools/infer.py --prompt "Once upon a time" --raw --set generation.temperature=0.8
@@ -44,6 +45,9 @@ prompt files (--prompts):
   {"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now in German."]}
 
 fields of --json, one object a line for each turn:
+  question_id, category
+                     as the prompt file has them; null without one
+  turn               counts from 1
   text               the answer, cut before a stop text
   token_ids          its tokens, the end-of-sequence token included
   prompt_tokens, new_tokens
@@ -57,9 +61,13 @@ fields of --json, one object a line for each turn:
 """
 
 
+SHORT_FORMS = {"temperature": "T", "max_new_tokens": "N", "seed": "N"}  # keys of the section generation
+
+
 def main(argv: list[str]) -> int:
     """Run the command line; the exit status is returned, mistakes are raised as UserError."""
     args = parse(argv)
+    args.overrides += short_forms(args)
     bundle = None if args.deployed is None else open_bundle(args)
     config = configure(args) if bundle is None else bundle.config(args.overrides, args.tree)
     texts = asked(args)
@@ -67,6 +75,7 @@ def main(argv: list[str]) -> int:
         verify_models(config)
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
+    from ms_eagle.chat.acceptance import AcceptanceReport
     from ms_eagle.chat.report import JsonReport, TextReport
     from ms_eagle.chat.session import Dialog, Session, endings
     from ms_eagle.chat.shell import ChatShell
@@ -79,6 +88,7 @@ def main(argv: list[str]) -> int:
         from ms_eagle.mindformers.session import PipelineSession as Session
     if bundle is not None:
         from ms_eagle.deployment.session import load_session
+    report = AcceptanceReport(report)
     if args.startup:
         report = StartReport(report, since_start())
     if bundle is None:
@@ -93,6 +103,12 @@ def main(argv: list[str]) -> int:
     else:
         finished = session.answer([Dialog(*text) for text in texts], report)
     return 0 if finished else 130
+
+
+def short_forms(args: Namespace) -> list[str]:
+    """What the options that stand for keys of the configuration mean, as ``--set`` options."""
+    forms = {name: getattr(args, name) for name in SHORT_FORMS}
+    return [f"generation.{name}={value}" for name, value in forms.items() if value is not None]
 
 
 def configure(args: Namespace) -> "Config":
@@ -130,12 +146,21 @@ def open_bundle(args: Namespace) -> "Bundle":
 
 def parse(argv: list[str]) -> Namespace:
     """The arguments, checked against each other."""
-    parser = command_line.Parser("[--prompt TEXT | --prompts JSONL | --chat] [options]", DESCRIPTION, EPILOG)
-    what = parser.add_argument_group("what to answer").add_mutually_exclusive_group()
+    parser = command_line.Parser(
+        "[TEXT | --prompt TEXT | --prompts JSONL | --chat] [options]", DESCRIPTION, EPILOG
+    )
+    group = parser.add_argument_group("what to answer")
+    group.add_argument("text", metavar="TEXT", nargs="*", help="a prompt, as --prompt TEXT")
+    what = group.add_mutually_exclusive_group()
     what.add_argument(
         "--prompt", metavar="TEXT", action="append", help="a prompt; may be repeated, each is answered alone"
     )
-    what.add_argument("--prompts", metavar="JSONL", type=Path, help="a file of conversations, see below")
+    what.add_argument(
+        "--prompts",
+        metavar="JSONL",
+        type=Path,
+        help="a file of conversations, see below; - for stdin",
+    )
     what.add_argument("--chat", action="store_true", help="chat; piped input is read line by line")
     how = parser.add_argument_group("how")
     how.add_argument(
@@ -178,10 +203,15 @@ def parse(argv: list[str]) -> Namespace:
     how.add_argument(
         "--startup", action="store_true", help="tell what the start took, part by part, on standard error"
     )
+    for name, value in SHORT_FORMS.items():
+        how.add_argument(
+            f"--{name.replace('_', '-')}", metavar=value, help=f"short for --set generation.{name}={value}"
+        )
     how.add_argument("--json", action="store_true", help="print one JSON object for each answer, see below")
     parser.add_config_options()
     parser.add_common_options()
     args = parser.parse_args(argv)
+    take_bare_prompt(args)
     args.chat = args.chat or (args.prompt is None and args.prompts is None and sys.stdin.isatty())
     if args.raw and (args.chat or args.prompts is not None):
         raise UserError("--raw continues single prompts: use it with --prompt or piped text")
@@ -199,6 +229,20 @@ def verify_models(config: "Config") -> None:
     from ms_eagle.checkpoints import cache
 
     cache.verify(config.model.cache_path or cache.default_directory())
+
+
+def take_bare_prompt(args: Namespace) -> None:
+    """Words that belong to no option are a prompt, unless another prompt is given or they name a file."""
+    if not args.text:
+        return
+    text = " ".join(args.text)
+    given = {"--prompt": args.prompt is not None, "--prompts": args.prompts is not None, "--chat": args.chat}
+    for option, there in given.items():
+        if there:
+            raise UserError(f"{text!r:.60} does not go with {option}; put the text of an option in quotes")
+    if len(args.text) == 1 and os.path.exists(text):
+        raise UserError(f"{text} is a file, not a prompt: use --prompts {text}, or < {text} for its text")
+    args.prompt = [text]
 
 
 def check_head(source: str) -> None:
@@ -220,18 +264,23 @@ def check_trace(args: Namespace, config: "Config") -> None:
     files.check_output(home.expanded(config.execution.trace), "execution.trace", inputs)
 
 
-def asked(args: Namespace) -> list[tuple[tuple[str, ...], str, str | None]] | None:
-    """Turns, name for errors and title of every dialog; None for a chat."""
+def asked(args: Namespace) -> list[tuple[Any, ...]] | None:
+    """What makes a ``chat.session.Dialog`` of every dialog; None for a chat."""
     if args.chat:
         return None
     if args.prompts is not None:
+        piped = args.prompts == Path("-")
+        where = "standard input" if piped else str(args.prompts)
+        prompts = parse_prompts(sys.stdin.buffer.read(), where) if piped else read_prompts(args.prompts)
         return [
             (
                 p.turns,
-                f"{args.prompts}:{p.line}",
+                f"{where}:{p.line}",
                 f"{p.question_id} ({p.category})" if p.category else f"{p.question_id}",
+                p.question_id,
+                p.category,
             )
-            for p in read_prompts(args.prompts)
+            for p in prompts
         ]
     texts = [from_standard_input()] if args.prompt is None else args.prompt
     where = "standard input" if args.prompt is None else "--prompt"

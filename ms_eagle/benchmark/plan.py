@@ -45,8 +45,7 @@ def plan(files: Sequence[Path], limit: int | None = None) -> list[Question]:
     """All questions of prompt files, in order, cut after ``limit`` turns.
 
     Raises:
-        UserError: a file cannot be read or is not of the form of ``prompts``; two files have one name, or
-            two questions of a file one ``question_id``.
+        UserError: a file cannot be read or is not of the form of ``prompts``; two files have one name.
     """
     names = Counter(file.stem for file in files)
     twice = next((name for name, count in names.items() if count > 1), None)
@@ -57,16 +56,9 @@ def plan(files: Sequence[Path], limit: int | None = None) -> list[Question]:
     questions: list[Question] = []
     left = limit
     for file in files:
-        seen: dict[str, int] = {}
         for prompt in read_prompts(file):
             key = f"{file.stem}:{prompt.question_id}"
             where = f"{file}:{prompt.line}"
-            if key in seen:
-                raise UserError(
-                    f"{where}: question_id {prompt.question_id} is that of line {seen[key]} too; expected a"
-                    " different one for every question"
-                )
-            seen[key] = prompt.line
             turns = prompt.turns if left is None else prompt.turns[:left]
             if turns:
                 category = prompt.category or file.stem

@@ -48,11 +48,16 @@ class Conversation:
         turns = [*self.messages, {"role": "user", "content": text}]
         prompt = self._template.encode(turns, self._engine.tokenizer, thinking=self._thinking)
         show = None if on_text is None else (lambda _, piece: on_text(piece))
-        name = TurnName("chat", 1 + sum(turn["role"] == "assistant" for turn in turns))
+        name = TurnName("chat", self.turns + 1)
         (completion,) = self._engine.generate([prompt], options, show, reuse_prefix=True, names=[name])
         if completion.token_ids or completion.finish_reason != "interrupted":
             self.messages = [*turns, {"role": "assistant", "content": completion.text}]
         return completion
+
+    @property
+    def turns(self) -> int:
+        """How many turns have been answered."""
+        return sum(message["role"] == "assistant" for message in self.messages)
 
     def reset(self) -> None:
         """Forget all turns; the system message stays."""

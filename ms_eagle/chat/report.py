@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from ms_eagle.drafters.registry import NONE, label, notices
@@ -61,10 +62,19 @@ def record(completion: Completion) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Which turn is answered; ``turn`` counts from 1, the others are None where no file names them."""
+
+    question_id: int | str | None = None
+    category: str | None = None
+    turn: int = 1
+
+
 class Report(Protocol):
     """Hears about one answer after the other, while they are made."""
 
-    def begin(self, title: str | None, prompt: str) -> None:
+    def begin(self, title: str | None, prompt: str, asked: Asked) -> None:
         """An answer to ``prompt`` starts; ``title`` names it where there are several."""
 
     def text(self, piece: str) -> None:
@@ -77,7 +87,7 @@ class Report(Protocol):
 class TextReport:
     """The answer on standard output as it comes, its figures on standard error."""
 
-    def begin(self, title: str | None, prompt: str) -> None:
+    def begin(self, title: str | None, prompt: str, asked: Asked) -> None:
         """Print a heading and the prompt, if there is a title."""
         if title is not None:
             quoted = "\n".join(f"> {line}" for line in prompt.splitlines())
@@ -96,13 +106,20 @@ class TextReport:
 class JsonReport:
     """One JSON object per answer on standard output, UTF-8, one a line; the figures on standard error."""
 
-    def begin(self, title: str | None, prompt: str) -> None:
+    def __init__(self) -> None:
+        self._asked = Asked()
+
+    def begin(self, title: str | None, prompt: str, asked: Asked) -> None:
         """Print nothing."""
+        self._asked = asked
 
     def text(self, piece: str) -> None:
         """Print nothing: the object holds the whole text."""
 
     def end(self, completion: Completion) -> None:
         """Print the object and the figures."""
-        print(json.dumps(record(completion), ensure_ascii=False, allow_nan=False), flush=True)
+        print(
+            json.dumps({**asdict(self._asked), **record(completion)}, ensure_ascii=False, allow_nan=False),
+            flush=True,
+        )
         print(figures(completion), file=sys.stderr, flush=True)

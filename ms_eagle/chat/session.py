@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ms_eagle.chat.conversation import Conversation
-from ms_eagle.chat.report import Report
+from ms_eagle.chat.report import Asked, Report
 from ms_eagle.config.sections import Config, load_config
 from ms_eagle.engine.engine import Engine
 from ms_eagle.engine.requests import Completion, GenerationOptions, Request, TurnName
@@ -25,11 +25,14 @@ class Dialog:
         turns: the messages; at least one.
         where: names the dialog in errors, such as ``prompts.jsonl:3``.
         title: names it in reports; None where there is only one.
+        question_id, category: as a file of prompts has them; None without one.
     """
 
     turns: tuple[str, ...]
     where: str
     title: str | None = None
+    question_id: int | str | None = None
+    category: str | None = None
 
 
 def generation_options(config: Config, tokenizer: Tokenizer) -> GenerationOptions:
@@ -154,38 +157,60 @@ class Session:
         Reports come in the order of the dialogs and their turns. A single dialog is reported while it is
         written; several together, when all of them are done.
 
+        A prompt that cannot be answered, such as one that has grown too long, ends its dialog and no other.
+
         Returns:
             False if Ctrl-C ended an answer; the answers so far are reported and no other is begun.
 
         Raises:
-            UserError: see ``Engine.generate``; the message starts with the dialogs' names.
+            UserError: see ``Engine.generate``; the message starts with the dialogs' names. For dialogs that
+                were ended, when all others have been answered.
         """
-        for dialog in dialogs:
-            opening = Running(dialog)
-            with _named([opening], 0):
-                self.engine.check_prompt(self._encode(opening), self.options)
+        running = [Running(dialog) for dialog in dialogs]
+        ended: list[UserError] = []
+        usable = self._askable(running, ended)
+        if not usable:
+            raise ended[0]
         self._compile()
         size = self.engine.graphs.facts.sizes.batch
-        for first in range(0, len(dialogs), size):
-            group = [Running(dialog) for dialog in dialogs[first : first + size]]
+        for first in range(0, len(usable), size):
+            group = usable[first : first + size]
             live = report if len(group) == 1 else None
-            finished = self._answer_group(group, live)
+            finished = self._answer_group(group, live, ended)
             if live is None:
                 for running in group:
                     running.tell(report)
             if not finished:
                 return False
+        if ended:
+            more = f" (and {len(ended) - 1} more dialogs, see above)" if len(ended) > 1 else ""
+            raise UserError(f"{ended[0]}{more}")
         return True
 
-    def _answer_group(self, group: list["Running"], live: Report | None) -> bool:
-        for turn in range(max(len(running.dialog.turns) for running in group)):
-            asked = [running for running in group if turn < len(running.dialog.turns)]
+    def _askable(self, asked: Sequence["Running"], ended: list[UserError]) -> list["Running"]:
+        """Those whose next prompt can be answered; why the others cannot is told, and added to ``ended``."""
+        usable = []
+        for running in asked:
+            try:
+                with _named([running], len(running.completions)):
+                    self.engine.check_prompt(self._encode(running), self.options)
+                usable.append(running)
+            except UserError as error:
+                self._progress.note(f"this dialog ends here: {error}")
+                ended.append(error)
+        return usable
+
+    def _answer_group(self, group: list["Running"], live: Report | None, ended: list[UserError]) -> bool:
+        asked, turn = group, 0
+        while asked:
             with _named(asked, turn):
                 completions = self._answer_turn(asked, live, reuse_prefix=turn > 0)
             for running, completion in zip(asked, completions, strict=True):
                 running.completions.append(completion)
             if any(completion.finish_reason == "interrupted" for completion in completions):
                 return False
+            turn += 1
+            asked = self._askable([each for each in asked if turn < len(each.dialog.turns)], ended)
         return True
 
     def _answer_turn(
@@ -194,7 +219,7 @@ class Session:
         prompts = [self._encode(running) for running in asked]
         show: Callable[[int, str], None] | None = None
         if live is not None:
-            live.begin(asked[0].title(), asked[0].dialog.turns[len(asked[0].completions)])
+            asked[0].begin(live)
             show = lambda _, piece: live.text(piece)  # noqa: E731
         names = [TurnName(r.dialog.title or r.dialog.where, len(r.completions) + 1) for r in asked]
         completions = self.engine.generate(
@@ -237,10 +262,16 @@ class Running:
             said += [{"role": "user", "content": turn}, {"role": "assistant", "content": completion.text}]
         return [*said, {"role": "user", "content": self.dialog.turns[len(self.completions)]}]
 
+    def begin(self, report: Report, turn: int | None = None) -> None:
+        """Begin the report of an answer, the next one's unless ``turn`` says which."""
+        turn = len(self.completions) if turn is None else turn
+        asked = Asked(self.dialog.question_id, self.dialog.category, turn + 1)
+        report.begin(self.title(turn), self.dialog.turns[turn], asked)
+
     def tell(self, report: Report) -> None:
         """Report all answers at once."""
         for turn, completion in enumerate(self.completions):
-            report.begin(self.title(turn), self.dialog.turns[turn])
+            self.begin(report, turn)
             report.text(completion.text)
             report.end(completion)
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 from ms_eagle.chat.conversation import Conversation
-from ms_eagle.chat.report import Report
+from ms_eagle.chat.report import Asked, Report
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 
@@ -64,7 +64,7 @@ class ChatShell:
         return True
 
     def _answer(self, message: str) -> bool:
-        self._report.begin(None, message)
+        self._report.begin(None, message, Asked(turn=self._conversation.turns + 1))
         try:
             completion = self._conversation.say(message, self._options, self._report.text)
         except UserError as error:

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from ms_eagle.chat.report import Report
+from ms_eagle.chat.report import Asked, Report
 from ms_eagle.engine.requests import Completion
 
 _STAT, _UPTIME = Path("/proc/self/stat"), Path("/proc/uptime")
@@ -48,9 +48,9 @@ class StartReport:
         """``imports``: see ``line``."""
         self._report, self._imports, self._told = report, imports, False
 
-    def begin(self, title: str | None, prompt: str) -> None:
+    def begin(self, title: str | None, prompt: str, asked: Asked) -> None:
         """See ``report.Report``."""
-        self._report.begin(title, prompt)
+        self._report.begin(title, prompt, asked)
 
     def text(self, piece: str) -> None:
         """See ``report.Report``."""

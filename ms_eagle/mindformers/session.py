@@ -74,7 +74,7 @@ class PipelineSession(Session):
         completions = []
         for running in asked:
             if live is not None:
-                live.begin(running.title(), running.dialog.turns[len(running.completions)])
+                running.begin(live)
             streamer = None if live is None else _Streamer(live, self._tokenizer)
             text = self._text(running)
             special = self._special_tokens(text, self._encode(running))

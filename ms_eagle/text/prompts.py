@@ -6,7 +6,7 @@ Format: Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena" (
 
 import codecs
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ class Prompt:
     """One conversation to hold.
 
     Attributes:
-        question_id: identifier from the file; the 1-based line number where the file gives none.
+        question_id: identifier from the file, different for each; the 1-based line number where the file
+            gives none.
         category: the file's category, or None.
         turns: the user's messages in order; at least one, none of them empty.
         line: 1-based line of the file.
@@ -36,19 +37,30 @@ def read_prompts(path: Path) -> list[Prompt]:
     """Read every prompt of a JSONL file, in order. Blank lines are skipped, other keys are allowed.
 
     Raises:
-        UserError: the file is missing, empty or not UTF-8, or a line is not JSON or not of the form above;
-            the message starts with the file's name and the line's number.
+        UserError: the file is missing or cannot be read, or see ``parse_prompts``.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected a JSONL file of prompts") from error
+    return parse_prompts(data, str(path))
+
+
+def parse_prompts(data: bytes, where: str) -> list[Prompt]:
+    """Every prompt of JSONL text; ``where`` names it in errors.
+
+    A ``question_id`` that has come before, as in files that were put together, gets a number: 81, 81-2, 81-3.
+
+    Raises:
+        UserError: it is empty or not UTF-8, or a line is not JSON or not of the form above; the message
+            starts with ``where`` and the line's number.
+    """
     # Only "\n" ends a line of JSONL: str.splitlines would also cut at U+2028 inside a text.
     lines = [line.removeprefix(codecs.BOM_UTF8) for line in data.split(b"\n")]  # of files put together, too
-    prompts = [_prompt(line, f"{path}:{n}", n) for n, line in enumerate(lines, 1) if line.strip()]
+    prompts = [_prompt(line, f"{where}:{n}", n) for n, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
-        raise UserError(f'{path}: holds no prompts; expected lines such as {{"turns": ["Hello"]}}')
-    return prompts
+        raise UserError(f'{where}: holds no prompts; expected lines such as {{"turns": ["Hello"]}}')
+    return _numbered(prompts)
 
 
 def check_text(text: str, what: str) -> None:
@@ -88,6 +100,23 @@ def _prompt(line: bytes, where: str, number: int) -> Prompt:
     return Prompt(
         _question_id(record, where, number), _category(record, where), _turns(record, where), number
     )
+
+
+def _numbered(prompts: list[Prompt]) -> list[Prompt]:
+    """The prompts, no two of which have one id."""
+    taken = {str(prompt.question_id) for prompt in prompts}
+    seen: set[str] = set()
+    different = []
+    for prompt in prompts:
+        name, number = str(prompt.question_id), 2
+        if name in seen:
+            while (again := f"{name}-{number}") in taken:
+                number += 1
+            taken.add(again)
+            prompt = replace(prompt, question_id=again)
+        seen.add(name)
+        different.append(prompt)
+    return different
 
 
 def _turns(record: dict[str, Any], where: str) -> tuple[str, ...]:

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 from support.completions import PLAIN
+from support.sessions import Recorder
 
-from ms_eagle.chat.report import JsonReport, TextReport, figures, record
+from ms_eagle.chat.acceptance import AcceptanceReport
+from ms_eagle.chat.report import Asked, JsonReport, TextReport, figures, record
 
 
 def test_figures():
@@ -56,7 +58,7 @@ def test_finish_reason_of_a_record(internal, told):
 
 def test_text_report_streams_text_and_keeps_figures_apart(capsys):
     report = TextReport()
-    report.begin(None, "Hallo")
+    report.begin(None, "Hallo", Asked())
     report.text("Guten ")
     assert capsys.readouterr().out == "Guten "
     report.text("Tag 🙂")
@@ -67,17 +69,42 @@ def test_text_report_streams_text_and_keeps_figures_apart(capsys):
 
 
 def test_text_report_heads_one_of_several(capsys):
-    TextReport().begin("81 (writing), turn 1", "two\nlines")
+    TextReport().begin("81 (writing), turn 1", "two\nlines", Asked())
     assert capsys.readouterr().out == "--- 81 (writing), turn 1 ---\n> two\n> lines\n"
 
 
 def test_json_report_is_one_line_an_answer(capsys):
     report = JsonReport()
     for _ in range(2):
-        report.begin("1, turn 1", "Hallo")
+        report.begin("1, turn 1", "Hallo", Asked(1, "writing", 2))
         report.text("Guten ")
         report.end(replace(PLAIN, text="a\nb\u2028🙂"))
     out, err = capsys.readouterr()
     lines = out.removesuffix("\n").split("\n")
     assert [json.loads(line)["text"] for line in lines] == ["a\nb\u2028🙂"] * 2
+    for line in lines:
+        found = json.loads(line)
+        assert list(found)[:3] == ["question_id", "category", "turn"]
+        assert (found["question_id"], found["category"], found["turn"]) == (1, "writing", 2)
     assert err == f"{figures(PLAIN)}\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "noted"),
+    [
+        ([(0,) * 49], False),
+        ([(0,) * 30, (0,) * 20, (0,) * 60], True),
+        ([(0,) * 20 + (1,), (0,) * 60], False),
+        ([None] * 60, False),
+    ],
+)
+def test_a_head_of_which_nothing_is_accepted_is_told_once(capsys, answers, noted):
+    report = AcceptanceReport(Recorder())
+    for accepted in answers:
+        report.begin(None, "Hallo", Asked())
+        report.end(replace(PLAIN, drafter="eagle3", accept_L=accepted))
+    err = capsys.readouterr().err
+    assert err.count("\n") == noted
+    assert ("tools/check_head.py" in err) == noted
+    report.end(replace(PLAIN, drafter="synthetic", accept_L=(0,) * 99))
+    assert capsys.readouterr().err == ""

@@ -158,6 +158,25 @@ def test_a_prompt_that_does_not_fit_is_named(session):
 
 
 @pytest.mark.parametrize("batch", [1, 2])
+def test_a_dialog_that_overflows_ends_itself_only(session, pair, batch):
+    session = session if batch == 1 else pair
+    plain, report, long = Recorder(), Recorder(), "long " * 200
+    assert session.answer(DIALOGS, plain)
+    dialogs = [
+        Dialog((long, "never"), "p:0"),
+        DIALOGS[0],
+        Dialog(("fine", long, "never"), "p:9"),
+        *DIALOGS[1:],
+    ]
+    with pytest.raises(UserError, match=r"^p:0, turn 1: .* \(and 1 more dialogs, see above\)$"):
+        session.answer(dialogs, report)
+    fine = report.begun.index((None, "fine"))
+    del report.begun[fine], report.completions[fine]
+    assert report.begun == plain.begun
+    assert [c.token_ids for c in report.completions] == [c.token_ids for c in plain.completions]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
 def test_ctrl_c_ends_with_what_there_is(session, pair, batch):
     session = session if batch == 1 else pair
     engine = session.engine

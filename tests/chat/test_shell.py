@@ -15,6 +15,8 @@ from ms_eagle.errors import UserError
 class Scripted:
     """Answers ``you said X``; "bad" is refused, "cut" is interrupted."""
 
+    turns = 0
+
     def __init__(self):
         self.heard = []
 

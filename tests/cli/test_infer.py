@@ -13,6 +13,7 @@ import pytest
 from support.commands import TOOL, command, environment, infer, refusal
 from support.sessions import save_model, write_config
 
+NAME = {"question_id": int, "category": type(None), "turn": int}
 FIELDS = {
     "text": str,
     "token_ids": list,
@@ -66,7 +67,17 @@ def model(tmp_path_factory):
             "drafter.source: the head 'heads/none' does not exist",
         ),
         (["--set", "gen=1"], "--set: unknown key gen; did you mean the section generation?"),
-        (["--max-new-tokens", "3"], "unrecognized arguments: --max-new-tokens 3; see infer.py --help"),
+        (["--max-tokens", "3"], "unrecognized arguments: --max-tokens; see infer.py --help"),
+        (["--max-new-tokens", "-3"], "--set: generation.max_new_tokens is -3; expected a whole number"),
+        (["--temperature", "hot"], "--set: generation.temperature is the text 'hot'; expected a number"),
+        (["--seed", "-1", "hello"], "--set: generation.seed is -1; expected"),
+        (["hello", "--prompt", "a"], "'hello' does not go with --prompt"),
+        (["hello", "--chat"], "'hello' does not go with --chat"),
+        (["hello", "--prompts", "a"], "'hello' does not go with --prompts"),
+        (["/dev/null"], "/dev/null is a file, not a prompt: use --prompts /dev/null"),
+        ([" "], "--prompt: the prompt is empty"),
+        (["--prompts", "-"], "standard input: holds no prompts"),
+        (["--set", f"generation.stop={'[' * 5000}"], "--set generation.stop:1: nested more than 16 levels"),
         (["--raw", "--chat"], "--raw continues single prompts"),
         (["--engine", "mindformers", "--chat"], "--engine mindformers answers single prompts"),
     ],
@@ -123,7 +134,16 @@ def test_refused_standard_input(here):
 def test_help(here):
     status, out, err = infer(here, "--help")
     assert (status, err) == (0, "")
-    for word in ("examples:", "exit status:", "--prompts", "--set", "docs/config.md", "/reset", *FIELDS):
+    for word in (
+        "examples:",
+        "exit status:",
+        "--prompts",
+        "--set",
+        "docs/config.md",
+        "/reset",
+        *NAME,
+        *FIELDS,
+    ):
         assert word in out
 
 
@@ -151,12 +171,13 @@ def test_json_has_exactly_the_fields_for_every_turn(here, model, tmp_path):
     records = [json.loads(line) for line in out.splitlines()]
     assert len(records) == 3
     for found in records:
-        assert {name: type(value) for name, value in found.items()} == FIELDS
-        assert list(found) == list(FIELDS)
+        assert {name: type(value) for name, value in found.items()} == {**NAME, **FIELDS}
+        assert list(found) == [*NAME, *FIELDS]
         assert list(found["seconds"]) == ["load", "compile", "prefill", "decode"]
         assert all(value >= 0 for value in found["seconds"].values())
         assert found["new_tokens"] == len(found["token_ids"]) == 5
         assert (found["finish_reason"], found["drafter"], found["mode"]) == ("length", "none", "performance")
+    assert [(r["question_id"], r["turn"]) for r in records] == [(1, 1), (1, 2), (2, 1)]
     assert records[1]["prompt_tokens"] > records[0]["prompt_tokens"]
     lines = err.splitlines()
     assert len(lines) == 3
@@ -168,7 +189,7 @@ def test_json_has_exactly_the_fields_for_every_turn(here, model, tmp_path):
 def test_text_and_no_tokens(here, model):
     status, out, err = infer(
         here,
-        *("--config", model, "--raw", "--set", "generation.max_new_tokens=0"),
+        *("--config", model, "--raw", "--max-new-tokens", 0, "--temperature", 0.7, "--seed", 3),
         *("--set", "drafter.kind=synthetic", "--drafter", "none"),
         stdin=b"The fox\n",
     )

@@ -65,7 +65,7 @@ def test_config_answers(name, tmp_path):
     heard = []
 
     class Report:
-        def begin(self, title, prompt):
+        def begin(self, title, prompt, asked):
             heard.append(prompt)
 
         def text(self, piece):

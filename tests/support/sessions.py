@@ -36,10 +36,11 @@ class Recorder:
     """A report that keeps what it hears."""
 
     def __init__(self):
-        self.begun, self.pieces, self.completions = [], [], []
+        self.begun, self.asked, self.pieces, self.completions = [], [], [], []
 
-    def begin(self, title, prompt):
+    def begin(self, title, prompt, asked):
         self.begun.append((title, prompt))
+        self.asked.append(asked)
         self.pieces.append("")
 
     def text(self, piece):

@@ -39,6 +39,15 @@ def test_files_of_windows_that_were_put_together(write):
     assert [prompt.turns for prompt in read_prompts(path)] == [("a",), ("b",)]
 
 
+def test_ids_that_come_again_are_numbered(write):
+    ids = [81, 81, "81", "81-2", 82, 81]
+    path = write("\n".join(json.dumps({"question_id": each, "turns": ["a"]}) for each in ids))
+    found = [prompt.question_id for prompt in read_prompts(path)]
+    assert found == [81, "81-3", "81-4", "81-2", 82, "81-5"]
+    path = write('{"question_id": 2, "turns": ["a"]}\n{"turns": ["b"]}')
+    assert [prompt.question_id for prompt in read_prompts(path)] == [2, "2-2"]
+
+
 def test_only_newlines_end_lines(write):
     text = "one\u2028two\x85three\x0bfour"
     path = write(json.dumps({"turns": [text]}, ensure_ascii=False).replace("\\u000b", "\u2028"))
