@@ -33,6 +33,8 @@ from ms_eagle.text.loading import load_tokenizer
 from ms_eagle.text.tokenizer import Tokenizer
 from ms_eagle.tree.shape import TreeShape
 
+_SPARE_TOKENS = 64  # of a tokenizer, such as a padding token, that were added without rows in the model
+
 
 @dataclass(frozen=True)
 class Model:
@@ -66,7 +68,7 @@ def open_model(config: Config, progress: Progress) -> Model:
             "positions: set model.max_length to that or less."
         )
     tokenizer = load_tokenizer(files.directory)
-    if tokenizer.vocab_size > decoder.vocab_size:
+    if tokenizer.vocab_size > decoder.vocab_size + _SPARE_TOKENS:  # else prompts that hold one are refused
         raise UserError(
             f"{files.directory}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
             f"{decoder.vocab_size}: they do not belong together."

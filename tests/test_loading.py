@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tokenizers
 from support import head_files, tiny_eagle
 
 from ms_eagle import loading
@@ -179,6 +180,21 @@ def test_refused_teachers(small, tmp_path):
         if file.name != "model.safetensors":
             (small.parent / "broken" / file.name).write_bytes(file.read_bytes())
     assert "\n" not in refused(small.parent / "broken", None)
+
+
+def test_a_tokenizer_may_have_a_few_tokens_more(small, tmp_path):
+    """Such as a padding token for training, which no prompt holds."""
+    other = tiny_eagle.model_dir("llama", tmp_path)
+    path = other / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    rows = json.loads((other / "config.json").read_text())["vocab_size"]
+    tokenizer.add_tokens([f"<more {n}>" for n in range(tokenizer.get_vocab_size(), rows)])
+    tokenizer.add_special_tokens(["<pad>"])
+    tokenizer.save(str(path))
+    model = loading.open_model(tiny_eagle.config(other, None), Progress(quiet=True))
+    assert (model.tokenizer.vocab_size, model.decoder.vocab_size) == (rows + 1, rows)
+    (prompt,) = model.tokenizer.encode("<pad>", add_special_tokens=False)
+    assert prompt == rows
 
 
 def test_progress_counts_every_tensor(small):

@@ -58,7 +58,7 @@ class Checkpoint:
         if (directory / _SINGLE).exists():
             files = {directory / _SINGLE: read_header(directory / _SINGLE)}
         elif (directory / _INDEX).exists():
-            files = _read_shards(directory)
+            files = _read_shards(directory, tied=config.get("tie_word_embeddings") is True)
         else:
             raise _no_weights(directory)
         places: dict[str, _Place] = {}
@@ -182,7 +182,7 @@ def _map(file: Path) -> mmap.mmap:
         return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _read_shards(directory: Path) -> dict[Path, dict[str, Entry]]:
+def _read_shards(directory: Path, *, tied: bool) -> dict[Path, dict[str, Entry]]:
     index = directory / _INDEX
     weight_map = json_file.read_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -201,11 +201,13 @@ def _read_shards(directory: Path) -> dict[Path, dict[str, Entry]]:
         )
     files = {directory / shard: read_header(directory / shard) for shard in shards}
     for file, entries in files.items():
-        strays = [name for name in entries if name not in weight_map]
+        listed = {entry for name, entry in entries.items() if name in weight_map}
+        strays = [name for name, entry in entries.items() if entry not in listed]  # an alias of one is none
         if strays:
             raise UserError(f"{file} holds {strays[0]!r}, which {index.name} does not list; fetch both again")
     for name, shard in weight_map.items():
-        if name not in files[directory / shard]:
+        # An LM head that is the embedding is often listed by exporters that did not write it twice.
+        if name not in files[directory / shard] and not (tied and name == "lm_head.weight"):
             raise UserError(f"{index} places {name!r} in {shard}, which lacks it; fetch both again")
     return files
 

@@ -39,7 +39,7 @@ class Entry:
 def read_header(path: Path) -> dict[str, Entry]:
     """Read and check the header of a safetensors file.
 
-    Returns: tensor name to `Entry`, in the order of the header.
+    Returns: tensor name to `Entry`, in the order of the header; further names of tied tensors come last.
 
     Raises:
         UserError: the file is missing or truncated, its header is not valid JSON of the format, or the
@@ -61,9 +61,12 @@ def read_header(path: Path) -> dict[str, Entry]:
         raise _unusable(path, "its header is not JSON") from error
     if not isinstance(header, dict):
         raise _unusable(path, "its header is not a JSON object")
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", None)
     entries = {name: _entry(path, name, value, _PREFIX + length) for name, value in header.items()}
     _check_layout(path, entries, _PREFIX + length, size)
+    if isinstance(metadata, dict):  # safetensors' save_model keeps one of several names of a tensor there
+        aliases = {name: stored for name, stored in metadata.items() if str(stored) in entries}
+        entries |= {name: entries[stored] for name, stored in aliases.items() if name not in entries}
     return entries
 
 

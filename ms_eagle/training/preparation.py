@@ -133,7 +133,8 @@ def open_start(config: TrainingConfig, sources: Sources, features: FeatureSource
     )
     directory = None
     if config.head.start in ("teacher", "random"):
-        always = sources.model.tokenizer.special_ids | set(sources.model.tokenizer.eos_ids)
+        tokenizer, rows = sources.model.tokenizer, decoder.vocab_size
+        always = {token for token in (*tokenizer.special_ids, *tokenizer.eos_ids) if token < rows}
         vocabulary = choose(counts, config.data.draft_vocab_size, always)
     else:
         directory = home.expanded(config.head.start)

@@ -182,6 +182,26 @@ def test_an_index_that_disagrees_is_refused(
         Checkpoint.open(directory)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_index_may_list_the_lm_head_of_a_tied_model(directory: Path, tied: bool) -> None:
+    (directory / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
+    shards(directory, {ONE: ["f32"], TWO: ["f16"]}, {"f32": ONE, "f16": TWO, "lm_head.weight": TWO})
+    if tied:
+        assert Checkpoint.open(directory).names == ("f16", "f32")
+    else:
+        with pytest.raises(UserError, match=r"places 'lm_head\.weight' in 2\.safetensors, which lacks it"):
+            Checkpoint.open(directory)
+
+
+def test_a_tied_model_may_be_stored_under_its_other_name(directory: Path) -> None:
+    save_file({"f16": TENSORS["f16"]}, directory / ONE, metadata={"twin": "f16"})
+    (directory / "model.safetensors").unlink()
+    for listed in (["f16"], ["twin"], ["f16", "twin"]):
+        (directory / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(listed, ONE)}))
+        checkpoint = Checkpoint.open(directory)
+        np.testing.assert_array_equal(checkpoint.read("twin"), TENSORS["f16"].numpy())
+
+
 def test_damaged_files_are_refused(directory: Path) -> None:
     weights = directory / "model.safetensors"
     whole = weights.read_bytes()

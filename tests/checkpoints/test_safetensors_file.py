@@ -56,6 +56,14 @@ def test_files_of_the_library_are_read(tmp_path: Path) -> None:
         assert data[place.offset : place.offset + place.nbytes] == array.tobytes()
 
 
+def test_the_other_names_of_a_tensor_are_found(tmp_path: Path) -> None:
+    name = next(iter(ARRAYS))
+    save_file(ARRAYS, tmp_path / "w", metadata={"twin": name, name: "twin", "who": "me", "format": "pt"})
+    found = read_header(tmp_path / "w")
+    assert found.keys() == {*ARRAYS, "twin"}
+    assert found["twin"] == found[name]
+
+
 @pytest.mark.parametrize(
     "pieces", [[np.zeros(3, np.float32)], [np.zeros(5, np.float32)], [np.zeros(4, np.float64)]]
 )

@@ -25,17 +25,30 @@ _KNOWN_KEYS = frozenset(
         "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length",
         "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor",
         "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned",
+        "tensor_data_layout", "attention.layer_norm_epsilon",
     )
 )  # fmt: skip
-# Keys that name a computation the decoders lack, each with the value that switches it off.
-_NEUTRAL_KEYS = {
-    "attention.causal": True,
-    "attention.sliding_window": 0,
-    "expert_count": 0,
-    "expert_used_count": 0,
-    "rope.scaling.yarn_ext_factor": 1.0,
-    "rope.scaling.yarn_log_multiplier": 0.0,
-    "use_parallel_residual": False,
+# Keys that name a computation the decoders lack, each with the values that switch it off.
+_NEUTRAL_KEYS: Mapping[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "attention.sliding_window": (0,),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_count": (0,),
+    "expert_feed_forward_length": (0,),
+    "expert_shared_count": (0,),
+    "expert_used_count": (0,),
+    "final_logit_softcapping": (0.0,),
+    "leading_dense_block_count": (0,),
+    "logit_scale": (0.0, 1.0),
+    "pooling_type": (0,),
+    "residual_scale": (0.0, 1.0),
+    "rope.scaling.yarn_ext_factor": (1.0,),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
+    "use_parallel_residual": (False,),
 }
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
@@ -98,7 +111,8 @@ def from_metadata(
     if rope_factors is not None:
         scaling = _llama3_scaling(rope_factors, theta, head_dim, scaling)
     tokens = {f"{kind}_token_id": reader.token(f"{kind}_token_id", vocab_size) for kind in ("bos", "eos")}
-    tokens["pad_token_id"] = reader.token("padding_token_id", vocab_size)
+    pad = metadata.get("tokenizer.ggml.padding_token_id")  # nothing needs it: one out of range is none
+    tokens["pad_token_id"] = pad if type(pad) is int and 0 <= pad < vocab_size else None
     model: dict[str, object] = {
         "architectures": [architecture],
         "model_type": name,
@@ -147,7 +161,7 @@ class _Keys:
             short = key.removeprefix(f"{name}.")
             if short == key or short in _KNOWN_KEYS:
                 continue
-            if short not in _NEUTRAL_KEYS or value != _NEUTRAL_KEYS[short]:
+            if isinstance(value, list) or value not in _NEUTRAL_KEYS.get(short, ()):
                 raise UserError(f"GGUF key {key} = {value!r} is not implemented by the {name} decoder")
 
     def get(self, key: str) -> object:

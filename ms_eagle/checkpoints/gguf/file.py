@@ -16,6 +16,7 @@ from typing import NoReturn
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from ms_eagle.checkpoints.gguf import parts
 from ms_eagle.errors import UserError
 
 MAGIC = b"GGUF"
@@ -35,6 +36,7 @@ _SCALARS = {
     11: ("<q", "<i8"),
     12: ("<d", "<f8"),
 }
+_SPLIT = {"split.count": 1, "split.no": 0, "split.tensors.count": 0}
 _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
 
@@ -74,9 +76,52 @@ class GgufFile:
         self.metadata: dict[str, object] = {}
         self.tensors: dict[str, GgufTensor] = {}
         self._read_header()
+        self._parts: dict[str, GgufFile] = {}  # whose bytes hold a tensor that is not in this file
+
+    @classmethod
+    def open(cls, path: Path) -> "GgufFile":
+        """The model in a file and, if that is the first part of a split one, in the parts beside it.
+
+        Raises:
+            UserError: see above; another part than the first is named, or a part is missing.
+        """
+        first = cls(path)
+        keys = {key: first.metadata.pop(key, default) for key, default in _SPLIT.items()}
+        count, number = keys["split.count"], keys["split.no"]
+        if count in (0, 1):
+            return first
+        if type(count) is not int or type(number) is not int or not 0 <= number < count:
+            first._fail(f"it is part {number!r} of {count!r} of a split model")
+        if number != 0:
+            raise UserError(
+                f"{path} is part {number + 1} of a split model of {count}; expected its first part, such as "
+                f"{parts.part(path, 1).name if parts.count(path) > 1 else 'model-00001-of-00002.gguf'}"
+            )
+        if parts.count(path) != count:
+            raise UserError(
+                f"{path} is the first part of a split model of {count}; the others are looked for by names "
+                f"such as model-00002-of-{count:05}.gguf: name them so, or join them with llama-gguf-split"
+            )
+        for index in range(1, count):
+            first._add(parts.part(path, index + 1), index)
+        return first
+
+    def _add(self, path: Path, number: int) -> None:
+        """Take in the tensors of a further part of a split model."""
+        if not path.exists():
+            raise UserError(f"{self.path}: part {number + 1} of the model, {path.name}, is missing: fetch it")
+        part = GgufFile(path)
+        if part.metadata.get("split.no") != number:
+            part._fail(f"its split.no is {part.metadata.get('split.no')!r}, expected {number}")
+        for name, tensor in part.tensors.items():
+            if name in self.tensors:
+                part._fail(f"tensor {name!r} is in an earlier part too")
+            self.tensors[name], self._parts[name] = tensor, part
 
     def rows(self, name: str) -> np.ndarray:
         """Raw bytes of a tensor, ``[rows, bytes per row]`` uint8, mapped without a copy."""
+        if name in self._parts:
+            return self._parts[name].rows(name)
         tensor = self.tensors[name]
         rows = math.prod(tensor.shape[:-1])
         data = np.frombuffer(self._map, np.uint8, count=tensor.nbytes, offset=tensor.offset)

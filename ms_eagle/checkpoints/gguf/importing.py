@@ -22,7 +22,7 @@ from ms_eagle.system.progress import Progress
 SUPPORTED = (
     Kind.F32, Kind.F16, Kind.BF16,
     Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0,
-    Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K, Kind.IQ4_NL,
+    Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K, Kind.IQ4_NL, Kind.IQ4_XS, Kind.MXFP4,
 )  # fmt: skip
 
 _TOP = {
@@ -60,7 +60,7 @@ def convert(gguf: Path, directory: Path, progress: Progress | None = None) -> No
     Raises:
         UserError: the file is damaged, or holds an architecture, tensor type or tensor that is not supported.
     """
-    source = GgufFile(gguf)
+    source = GgufFile.open(gguf)
     try:
         _convert(source, directory, progress if progress is not None else Progress(quiet=True))
     except UserError as error:

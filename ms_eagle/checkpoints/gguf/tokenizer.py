@@ -33,7 +33,7 @@ _ALIASES = {"llama3": "llama-bpe", "llama-v3": "llama-bpe"}
 _WHOLE_WORDS_FIRST = {"llama-bpe"}  # a word that is itself a token is not built from merges
 _NFC = {"qwen2"}
 _ADDS_BOS = {"llama-bpe"}  # where the file does not say, by llama.cpp's defaults; all others add none
-_ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+_ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown"}
 
 
 def write_tokenizer(metadata: Mapping[str, object], directory: Path) -> None:
@@ -51,6 +51,8 @@ def write_tokenizer(metadata: Mapping[str, object], directory: Path) -> None:
         token, _ = Counter(tokens).most_common(1)[0]
         raise UserError(f"GGUF: tokenizer.ggml.tokens holds {token!r} more than once; its id is ambiguous")
     roles = {role: _role_id(metadata, name, len(tokens)) for role, name in _ROLES.items()}
+    pad = metadata.get("tokenizer.ggml.padding_token_id")  # nothing needs it: one out of range is none
+    roles["pad"] = pad if type(pad) is int and 0 <= pad < len(tokens) else None
 
     directory.mkdir(parents=True, exist_ok=True)
     if model == "gpt2":

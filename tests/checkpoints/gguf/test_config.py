@@ -160,6 +160,19 @@ def test_scaled_frequencies_are_those_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
+    "extra",
+    [
+        {"tensor_data_layout": "Meta AI original pth"},
+        {"attention.layer_norm_epsilon": 1e-5},
+        {"logit_scale": 1.0, "residual_scale": 0.0, "expert_shared_count": 0, "final_logit_softcapping": 0.0},
+        *({"tokenizer.ggml.padding_token_id": wrong} for wrong in (100, 4294967295, -1, "2", True)),
+    ],
+)
+def test_what_says_nothing_is_read_over(extra: dict[str, object]) -> None:
+    assert translate(extra) == translate()
+
+
+@pytest.mark.parametrize(
     ("extra", "message"),
     [
         (
@@ -168,6 +181,8 @@ def test_scaled_frequencies_are_those_of_the_file() -> None:
         ),
         ({"split.count": 3}, "one part of a split model"),
         ({"attention.clamp_kqv": 8.0}, "llama.attention.clamp_kqv = 8.0 is not implemented"),
+        ({"logit_scale": 0.5}, "llama.logit_scale = 0.5 is not implemented"),
+        ({"logit_scale": [1.0]}, "llama.logit_scale = .* is not implemented"),
         ({"expert_count": 8}, "llama.expert_count = 8 is not implemented"),
         ({"attention.sliding_window": 4096}, "sliding_window = 4096 is not implemented"),
         ({"embedding_length": 0}, "llama.embedding_length is 0, expected one positive integer"),

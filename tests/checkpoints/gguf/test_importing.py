@@ -22,7 +22,7 @@ from ms_eagle.errors import UserError
 SCALES = {
     Kind.Q4_0: (0, 1), Kind.Q4_1: (0, 2), Kind.Q5_0: (0, 1), Kind.Q5_1: (0, 2), Kind.Q8_0: (0, 1),
     Kind.Q2_K: (80, 2), Kind.Q3_K: (108, 1), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q6_K: (208, 1),
-    Kind.IQ4_NL: (0, 1),
+    Kind.IQ4_NL: (0, 1), Kind.IQ4_XS: (0, 1),
 }  # fmt: skip
 
 
@@ -101,9 +101,28 @@ def q6_k(block: bytes) -> list[np.float32]:
     return result
 
 
+NIBBLES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4
+HALVES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # of FP4 (E2M1), doubled
+
+
+def iq4_xs(block: bytes) -> list[np.float32]:
+    high, low, result = int.from_bytes(block[2:4], "little"), block[4:8], []
+    for part in range(8):
+        scale = (low[part // 2] >> 4 * (part % 2) & 15 | (high >> 2 * part & 3) << 4) - 32
+        quads = block[8 + 16 * part : 24 + 16 * part]
+        values = [NIBBLES[byte & 15] for byte in quads] + [NIBBLES[byte >> 4] for byte in quads]
+        result += [half(block, 0) * np.float32(scale) * np.float32(value) for value in values]
+    return result
+
+
+def mxfp4(block: bytes) -> list[np.float32]:
+    values = [HALVES[byte & 15] for byte in block[1:]] + [HALVES[byte >> 4] for byte in block[1:]]
+    return [np.float32(value) * np.float32(2.0) ** np.float32(block[0] - 128) for value in values]
+
+
 FORMULAS = {
     Kind.Q4_0: q4_0, Kind.Q4_1: q4_1, Kind.Q5_0: q5_0, Kind.Q5_1: q5_1, Kind.Q8_0: q8_0,
-    Kind.Q4_K: q4_k, Kind.Q6_K: q6_k,
+    Kind.Q4_K: q4_k, Kind.Q6_K: q6_k, Kind.IQ4_XS: iq4_xs,
 }  # fmt: skip
 
 
@@ -129,6 +148,14 @@ def test_block_types_dequantise_by_their_formulas(tmp_path: Path, kind: Kind) ->
         size = GGML_QUANT_SIZES[kind][1]
         expected = [FORMULAS[kind](raw.tobytes()[at : at + size]) for at in range(0, raw.size, size)]
         np.testing.assert_allclose(found.reshape(-1), np.concatenate(expected), rtol=1e-6, atol=1e-6)
+
+
+def test_mxfp4_has_a_scale_that_is_a_power_of_two(tmp_path: Path) -> None:
+    raw = np.random.default_rng(0).integers(0, 256, (5, 4, 17), dtype=np.uint8)
+    raw[:, :, 0] = 120 + raw[:, :, 0] % 16
+    path = tiny_gguf.write(tmp_path / "q.gguf", "llama", {}, {"w": raw.reshape(5, -1)}, Kind.MXFP4)
+    expected = [value for block in raw.reshape(-1, 17) for value in mxfp4(block.tobytes())]
+    np.testing.assert_array_equal(read_all(path, "w").reshape(-1), np.array(expected, np.float32))
 
 
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16], ids=lambda kind: kind.name)
