@@ -9,4 +9,15 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(printable(" ".join(message.split())))
+
+
+def printable(text: str, limit: int = 2000) -> str:
+    """``text`` as one that moves no cursor and rings no bell: what files say reaches terminals through it.
+
+    Args:
+        text: of any origin.
+        limit: characters that are kept.
+    """
+    text = text if len(text) <= limit else f"{text[:limit]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

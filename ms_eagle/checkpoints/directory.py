@@ -19,6 +19,7 @@ _INDEX = "model.safetensors.index.json"
 _FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _FORMATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
+_LONGEST_NAME = 255  # bytes; of file systems
 _NAMED = 3  # names written out in a message
 
 
@@ -188,7 +189,8 @@ def _read_shards(directory: Path, *, tied: bool) -> dict[Path, dict[str, Entry]]
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{index} has no weight_map; expected tensor names with their files")
     for name, file in weight_map.items():
-        if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file:
+        plain = isinstance(file, str) and file.endswith(".safetensors") and Path(file).name == file
+        if not plain or len(file.encode(errors="replace")) > _LONGEST_NAME:
             raise UserError(
                 f"{index} places {name!r} in {file!r}; expected a .safetensors file of the same directory"
             )

@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 
 _PREFIX = 8
 _MAX_HEADER = 100_000_000  # the limit of the reference implementation
+_MOST, _MOST_DIMENSIONS = 1 << 63, 32  # of a size or offset; of numpy's arrays
 _ITEM_SIZES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1,
     "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -46,8 +48,8 @@ def read_header(path: Path) -> dict[str, Entry]:
             tensors leave gaps, overlap or do not match their shapes.
     """
     try:
-        size = path.stat().st_size
-        with open(path, "rb") as source:
+        with files.open_plain(path) as source:
+            size = os.fstat(source.fileno()).st_size
             prefix = source.read(_PREFIX)
             length = int.from_bytes(prefix, "little")
             if len(prefix) < _PREFIX or length > min(_MAX_HEADER, size - _PREFIX):
@@ -145,7 +147,7 @@ def _unique(path: Path, pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _is_index(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < _MOST
 
 
 def _entry(path: Path, name: str, value: object, base: int) -> Entry:
@@ -153,6 +155,7 @@ def _entry(path: Path, name: str, value: object, base: int) -> Entry:
     dtype, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
     well_formed = (
         isinstance(shape, list)
+        and len(shape) <= _MOST_DIMENSIONS  # the product of a million sizes takes hours
         and all(map(_is_index, shape))
         and isinstance(offsets, list)
         and len(offsets) == 2

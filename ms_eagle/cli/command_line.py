@@ -180,6 +180,11 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         status = 2
+    except MemoryError:
+        print(
+            "error: out of memory: close other programs, or choose a smaller model or cache", file=sys.stderr
+        )
+        status = 1
     except BrokenPipeError:
         standard_streams.drop(sys.stdout)
         status = 1

@@ -1,11 +1,14 @@
 """Files that appear whole or not at all, what may be written, and hashes."""
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ms_eagle.errors import UserError
 
@@ -85,6 +88,19 @@ def text_of(data: bytes) -> str:
         UnicodeDecodeError: it is not UTF-8.
     """
     return data.decode("utf-8-sig").replace("\r\n", "\n")
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file for reading whose content is in it: opening a pipe or a device would wait, or never end.
+
+    Raises:
+        OSError: it cannot be opened, or is no plain file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return open(descriptor, "rb")
 
 
 def sha256(path: Path) -> str:

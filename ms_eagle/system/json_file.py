@@ -16,7 +16,8 @@ def read_object(path: Path) -> dict[str, Any]:
         UserError: the file is missing or unreadable, not UTF-8, not JSON (with the line), or not an object.
     """
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+        with files.open_plain(path) as source:
+            content = json.loads(source.read().decode("utf-8-sig"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; expected a JSON file") from error
     except UnicodeDecodeError as error:
@@ -25,8 +26,10 @@ def read_object(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}:{error.lineno}: not valid JSON ({error.msg}); restore or correct it"
         ) from error
-    except RecursionError as error:
-        raise UserError(f"{path} is nested too deeply; restore or correct it") from error
+    except (RecursionError, ValueError) as error:  # brackets without end, a number of thousands of digits
+        raise UserError(
+            f"{path} is nested too deeply or holds a number too long; restore or correct it"
+        ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path} holds a JSON {type(content).__name__}, expected an object")
     return content

@@ -12,6 +12,8 @@ from rich.progress import Task as RichTask
 from rich.table import Column
 from rich.text import Text
 
+from ms_eagle.errors import printable
+
 
 class _Figures(ProgressColumn):
     """The count of a task in its own unit: ``12.3 MB/92.9 MB`` for bytes, ``3/30`` for steps."""
@@ -84,7 +86,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Say one line on standard error, terminal or not, unless quiet."""
         if not self._quiet:
-            self._console.print(f"note: {text}", markup=False, highlight=False, soft_wrap=True)
+            self._console.print(f"note: {printable(text)}", markup=False, highlight=False, soft_wrap=True)
 
     def bytes(self, description: str, total: int | None = None) -> contextlib.AbstractContextManager[Step]:
         """Open a job counted in bytes; the context yields its `Step`."""

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from ms_eagle.system import home
 from ms_eagle.system import streams as standard_streams
-from ms_eagle.system.streams import Messages, Output
+from ms_eagle.system.streams import Closed, Messages, Output
 
 _TAIL = 4000  # characters of hidden output shown after an unexpected error
 _ERRORS_ONLY = "3"  # GLOG_v: 0 debug, 1 info, 2 warning, 3 error, 4 critical
@@ -76,7 +76,8 @@ class HiddenOutput:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         if not os.isatty(1):
-            sys.stdout = self._move(Output, sys.stdout, 1)
+            kind = Closed if isinstance(sys.stdout, Closed) else Output
+            sys.stdout = self._move(kind, sys.stdout, 1)
         sys.stderr = self._move(Messages, sys.stderr, 2)
 
     def _move(self, kind: type[Output], stream: TextIO, descriptor: int) -> Output:

@@ -39,6 +39,18 @@ class Output(io.TextIOWrapper):
             raise OutputError(error.strerror) from error
 
 
+class Closed(Output):
+    """Standard output that the shell has closed: nobody would see what is written there."""
+
+    def write(self, text: str) -> int:
+        """See ``io.TextIOBase.write``.
+
+        Raises:
+            OutputError: always.
+        """
+        raise OutputError("standard output is closed")
+
+
 class Messages(Output):
     """Standard error: after a write that fails there is nobody to tell, so it and the rest are dropped."""
 
@@ -70,19 +82,21 @@ def prepare() -> None:
 
     A library that finds descriptor 1 or 2 free would open a file there, and be written over.
     """
+    kind = Output
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError as error:
             if error.errno != errno.EBADF:
                 raise
+            kind = Closed if descriptor == 1 else kind
             nowhere = os.open(os.devnull, os.O_RDWR)
             if nowhere != descriptor:
                 os.dup2(nowhere, descriptor)
                 os.close(nowhere)
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (for the process's life)
-    sys.stdout = text(Output, sys.stdout, 1)
+    sys.stdout = text(kind, sys.stdout, 1)
     sys.stderr = text(Messages, sys.stderr, 2)
 
 

@@ -9,6 +9,7 @@ from jinja2 import meta
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import files, home
+from ms_eagle.system.time_limit import time_limit
 from ms_eagle.text.settings import optional_object, read_settings
 from ms_eagle.text.template_environment import environment
 from ms_eagle.text.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ OPENPANGU = """\
 _BUILT_IN = {"openpangu": OPENPANGU}
 _PANGU_SWITCHES = {"on": "", "off": " /no_think", "auto": " /auto_think"}
 _ENABLE_THINKING = {"on": True, "off": False}
+_SECONDS = 10.0  # for one rendering, which takes milliseconds
 # What a template can raise besides Jinja's own errors: ordinary Python errors of the operations it writes
 # down.
 _TEMPLATE_FAULTS = (
@@ -100,10 +102,11 @@ class ChatTemplate:
         switches = self._switch(turns, thinking)
         variables = {"tools": None, "documents": None, **self._variables, **switches}
         try:
-            return self._template.render(
-                messages=turns, add_generation_prompt=add_generation_prompt, **variables
-            )
-        except _TEMPLATE_FAULTS as error:
+            with time_limit(_SECONDS):  # a loop over a loop over a loop never ends
+                return self._template.render(
+                    messages=turns, add_generation_prompt=add_generation_prompt, **variables
+                )
+        except (TimeoutError, MemoryError, *_TEMPLATE_FAULTS) as error:
             raise UserError(f"chat template {self.origin}: {error}") from error
 
     def encode(

@@ -171,6 +171,7 @@ ONE, TWO = "1.safetensors", "2.safetensors"
         ({ONE: ["f32"]}, {"f32": "../1.safetensors"}, "expected a .safetensors file of the same directory"),
         ({ONE: ["f32"]}, {"f32": "pytorch_model.bin"}, "expected a .safetensors file"),
         ({ONE: ["f32"]}, {"f32": 5}, "expected a .safetensors file"),
+        ({ONE: ["f32"]}, {"f32": f"{'x' * 300}.safetensors"}, "expected a .safetensors file of the same"),
         ({ONE: ["f32"]}, {}, "has no weight_map"),
     ],
 )

@@ -131,17 +131,18 @@ def shell(body, redirection):
 
 @pytest.mark.parametrize("begin", ["", "command_line.begin(False)\n"])
 @pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_the_null_device(begin, redirection):
+def test_closed_streams_are_the_null_device_and_a_lost_answer_is_told(begin, redirection):
     body = (
-        f"{begin}print('out')\nprint('message', file=sys.stderr)\n"
+        f"{begin}print('message', file=sys.stderr)\n"
         "assert (sys.stdin.isatty(), sys.stdin.read()) == (False, '')\n"
         "with open(os.devnull) as file: assert file.fileno() > 2\n"
-        "return 3"
+        "print('out')\nreturn 3"
     )
     done = shell(body, redirection if "<" in redirection else f"{redirection} </dev/null")
-    assert done.returncode == 3
-    assert done.stdout == ("" if ">&-" in redirection.replace("2>&-", "") else "out\n")
-    assert done.stderr == ("" if "2>&-" in redirection else "message\n")
+    lost = ">&-" in redirection.replace("2>&-", "")
+    assert (done.returncode, done.stdout) == ((1, "") if lost else (3, "out\n"))
+    told = "error: cannot write the answer: standard output is closed\n" if lost else ""
+    assert done.stderr == ("" if "2>&-" in redirection else f"message\n{told}")
 
 
 @pytest.mark.parametrize("begin", ["", "command_line.begin(False)\n"])

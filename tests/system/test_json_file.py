@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,20 @@ def test_faults_are_named(tmp_path: Path, content: bytes, message: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*x\.json: No such file"):
         json_file.read_object(tmp_path / "x.json")
+
+
+def test_pipes_and_numbers_without_end_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "long").write_text('{"a": ' + "9" * 5000 + "}")
+    with pytest.raises(UserError, match="it is no plain file"):
+        json_file.read_object(tmp_path / "pipe")
+    with pytest.raises(UserError, match="a number too long"):
+        json_file.read_object(tmp_path / "long")
+
+
+def test_what_a_file_says_moves_no_cursor(tmp_path):
+    (tmp_path / "a\x1b[2J\x07").write_text("[]")
+    with pytest.raises(UserError) as raised:
+        json_file.read_object(tmp_path / "a\x1b[2J\x07")
+    assert r"a\x1b[2J\x07 holds" in str(raised.value)
+    assert len(str(UserError("x" * 10**6))) < 3000

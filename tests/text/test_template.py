@@ -4,6 +4,7 @@ import pytest
 from support import toy_tokenizers
 
 from ms_eagle.errors import UserError
+from ms_eagle.text import template as template_module
 from ms_eagle.text.loading import load_tokenizer
 from ms_eagle.text.template import OPENPANGU, ChatTemplate, load_template
 
@@ -323,3 +324,19 @@ class TestFaults:
         message = {"role": "user", "content": "Hi"}
         load_template(tmp_path, "openpangu").render([message], thinking="off")
         assert message == {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 10 ** 10 ** 10 }}",
+        "{{ 'x' * 10 ** 9 }}",
+        "{{ [messages] * 10 ** 9 }}",
+        "{% set n = namespace(x=9) %}{% for a in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+    ],
+)
+def test_a_template_that_takes_too_much_is_ended(source, monkeypatch):
+    monkeypatch.setattr(template_module, "_SECONDS", 0.1)
+    with pytest.raises(UserError, match=r"takes more than 0\.1 s|too large"):
+        ChatTemplate(source, "here").render([{"role": "user", "content": "a"}])

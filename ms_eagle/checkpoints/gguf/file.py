@@ -18,6 +18,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ms_eagle.checkpoints.gguf import parts
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 
 MAGIC = b"GGUF"
 _DEFAULT_ALIGNMENT = 32
@@ -67,7 +68,7 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with open(path, "rb") as source:
+            with files.open_plain(path) as source:
                 self._size = source.seek(0, 2)
                 self._map = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) if self._size else b""
         except OSError as error:

@@ -8,8 +8,6 @@ and wrote. ``role`` is 1 on the teacher's own tokens, the closing end token incl
 import hashlib
 import io
 import json
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from pydantic import ValidationError
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import files
+from ms_eagle.system.npz import DAMAGE, read_npz
 from ms_eagle.system.progress import Progress
 from ms_eagle.training.corpus.provenance import Provenance, Record, check_same, identity
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:  # these import mindspore, which a reader of a corpus need not
 
 SCHEMA = 1
 _ARRAYS = ("ids", "role", "offsets", "source", "source_names")
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
 class CorpusManifest(Record):
@@ -263,20 +261,16 @@ def read_arrays(path: Path, further: Sequence[str] = ()) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a corpus (.npz): make one with tools/make_corpus.py")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [name for name in _ARRAYS if name not in archive.files]
-            if missing:
-                raise UserError(f"{path} has no array {missing[0]!r}; expected those of docs/corpus.md")
-            arrays = {name: archive[name] for name in _ARRAYS}
-            arrays |= {name: archive[name] if name in archive.files else None for name in further}
-    except UserError:
-        raise
+        arrays = read_npz(path, (*_ARRAYS, *further))
     except PermissionError as error:
         raise UserError(f"{path}: {error.strerror}; expected a readable corpus") from error
-    except (AttributeError, *_DAMAGE) as error:  # AttributeError: a lone .npy is no archive
-        raise _damaged(path, "it is not a whole .npz file") from error
+    except DAMAGE as error:
+        raise _damaged(path, f"it is not a whole .npz file ({error})") from error
+    missing = [name for name in _ARRAYS if name not in arrays]
+    if missing:
+        raise UserError(f"{path} has no array {missing[0]!r}; expected those of docs/corpus.md")
     _check_arrays(path, arrays)
-    return arrays
+    return {**dict.fromkeys(further), **arrays}
 
 
 def _check_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -7,7 +7,6 @@ to; ``checksums.npy``, int64 ``[n]``, -1 for a conversation that is not done.
 
 import hashlib
 import io
-import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,12 @@ import numpy as np
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import files, json_file
+from ms_eagle.system.npz import DAMAGE, read_npz
 from ms_eagle.training.features.source import Conversations
 from ms_eagle.training.features.teacher import Features
 
 NAMES = ("taps", "final")
 _VERSION = 1
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class Layout:
             return np.full(count, -1, np.int64)
         try:
             checksums = np.load(path, allow_pickle=False)
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise UserError(f"{path} is damaged ({error}); remove the folder and run again.") from error
         if checksums.dtype != np.int64 or checksums.shape != (count,):
             raise UserError(
@@ -194,9 +193,9 @@ def read_conversations(path: Path) -> StoredConversations:
         UserError: the file is damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return StoredConversations(archive["ids"], archive["offsets"])
-    except _DAMAGE as error:
+        arrays = read_npz(path)
+        return StoredConversations(arrays["ids"], arrays["offsets"])
+    except DAMAGE as error:
         raise UserError(f"{path} is damaged ({error}); remove its folder.") from error
 
 

@@ -1,8 +1,6 @@
 """A checkpoint: everything that the rest of a run depends on, in one file that is replaced whole."""
 
 import io
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +9,9 @@ import numpy as np
 
 from ms_eagle.errors import UserError
 from ms_eagle.system import files
+from ms_eagle.system.npz import DAMAGE, read_npz
 
 _PROGRESS = "progress"
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,9 @@ def load(path: Path) -> tuple[RunProgress, dict[str, np.ndarray]]:
         UserError: the file is damaged; every array carries a checksum.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            state = {name: archive[name] for name in archive.files}
+        state = read_npz(path)
         step, seconds, best_step, best_accept = state.pop(_PROGRESS).tolist()
-    except (AttributeError, TypeError, *_DAMAGE) as error:
+    except (AttributeError, TypeError, *DAMAGE) as error:
         raise UserError(
             f"{path} is damaged ({error}): restore it, or remove the run's directory to start anew."
         ) from error

@@ -56,9 +56,12 @@ class Metrics:
         self._evaluation_names = ["step", "accept_L", *(f"depth_{i + 1}" for i in range(depth)), "judged"]
 
     def begin(self, step: int) -> None:
-        """Forget what was written after ``step`` steps: a run that is continued takes those steps again."""
+        """Forget what was written after ``step`` steps: a run that is continued takes those steps again.
+
+        One that starts anew evaluates before its first step again, too.
+        """
         for path, names in ((self._steps, self._step_names), (self._evaluations, self._evaluation_names)):
-            rows = [row for row in read(path) if row["step"] <= step]
+            rows = [row for row in read(path) if step > 0 and row["step"] <= step]
             lines = [names, *([_text(row[name]) for name in names] for row in rows)]
             files.write_text(path, "".join(f"{','.join(line)}\n" for line in lines))
 

@@ -12,7 +12,7 @@ from ms_eagle.training.config import load_training_config
 from ms_eagle.training.run import curves
 from ms_eagle.training.run.checkpoint import RunProgress
 from ms_eagle.training.run.folder import RunFolder, identity
-from ms_eagle.training.run.metrics import Acceptance
+from ms_eagle.training.run.metrics import Acceptance, Metrics
 from ms_eagle.training.run.model_card import CardData, card
 
 YAML = """
@@ -200,3 +200,16 @@ def test_the_record_of_a_run_is_readable(tmp_path, path):
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["optimization.steps"] == 10
     assert record["head.start"] == "teacher"
+
+
+def test_a_run_that_starts_anew_has_its_first_evaluation_once(tmp_path):
+    metrics = Metrics(tmp_path, 2, 2)
+    for _ in range(2):  # the first one was killed before it had a checkpoint
+        metrics.begin(0)
+        metrics.evaluation(0, Acceptance(4, (0.5, 0.25)))
+    metrics.evaluation(5, Acceptance(4, (0.5, 0.25)))
+    assert [row["step"] for row in metrics.evaluations()] == [0, 5]
+    metrics.begin(5)
+    assert [row["step"] for row in metrics.evaluations()] == [0, 5]
+    metrics.begin(4)
+    assert [row["step"] for row in metrics.evaluations()] == [0]
