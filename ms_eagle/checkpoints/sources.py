@@ -11,6 +11,7 @@ from ms_eagle.checkpoints import hub as hub_source
 from ms_eagle.checkpoints import wheel as wheel_source
 from ms_eagle.checkpoints.gguf import parts as gguf_parts
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
 
 FORMS = (
@@ -124,7 +125,7 @@ def _checked_directory(path: Path) -> Path:
 
 def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
     try:
-        with open(path, "rb") as file:
+        with files.open_plain(path) as file:
             magic = file.read(len(_GGUF_MAGIC))
         # A link shares the conversion of its file; parts of a model find each other by their own names.
         path = path if gguf_parts.count(path) > 1 else path.resolve()

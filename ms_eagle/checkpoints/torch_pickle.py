@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ms_eagle.errors import UserError
+from ms_eagle.system import files
 
 _MAX_PICKLE = 1 << 20  # bytes; a head has a few dozen tensors, its pickle a few kilobytes
 _MAX_DIMS = 8
@@ -110,7 +111,7 @@ class TorchFile:
         """
         self.path = path
         try:
-            with zipfile.ZipFile(path) as archive:
+            with files.open_plain(path) as source, zipfile.ZipFile(source) as archive:
                 self._members = {entry.filename: entry for entry in archive.infolist()}
                 self._root = self._find_root()
                 self._check_byte_order(archive)

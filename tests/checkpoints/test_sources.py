@@ -8,6 +8,7 @@ from ms_eagle.checkpoints import cache as model_cache
 from ms_eagle.checkpoints import sources
 from ms_eagle.checkpoints.directory import Checkpoint
 from ms_eagle.checkpoints.gguf import importing as gguf_import
+from ms_eagle.checkpoints.torch_pickle import TorchFile
 from ms_eagle.errors import UserError
 
 
@@ -188,3 +189,16 @@ def test_other_files_and_directories(model: Path, gguf: Path, tmp_path: Path) ->
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"empty has no config\.json"):
         sources.resolve(str(tmp_path / "empty"))
+
+
+def test_a_pipe_in_a_files_place_is_not_waited_for(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    for name in ("model.safetensors", "model.gguf", "head.bin"):
+        os.mkfifo(tmp_path / name)
+    for read in (
+        lambda: Checkpoint.open(tmp_path),
+        lambda: sources.resolve(str(tmp_path / "model.gguf"), cache_dir=tmp_path),
+        lambda: TorchFile(tmp_path / "head.bin"),
+    ):
+        with pytest.raises(UserError, match="it is no plain file"):
+            read()
