@@ -14,7 +14,6 @@ from ms_eagle.kernels.library import load
 from ms_eagle.kernels.operators import Operators
 from ms_eagle.models.architecture import LayerConfig
 from ms_eagle.models.backend import Backend, Choice, Formats, LayerNames, Vocabulary
-from ms_eagle.models.commit import commit_by_length
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.rope import RopeConfig
 from ms_eagle.models.weight import Read, Weight, joined
@@ -206,6 +205,5 @@ class _NativeReorder(nn.Cell):
         self.moves = operators.path_slots()
         self.move = native.Commit(operators, ParameterTuple((*cache.keys, *cache.values)), cache.shape)
 
-    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
+    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> None:
         self.move(*self.moves(path, count, n, self.trash))
-        return commit_by_length(n, count)

@@ -12,7 +12,6 @@ from mindformers import PreTrainedModel
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from ms_eagle.errors import UserError
-from ms_eagle.models.commit import commit_by_length
 from ms_eagle.tree.accept import path_slots
 
 
@@ -82,16 +81,13 @@ class PagedReorder(nn.Cell):
         super().__init__(auto_prefix=False)
         self.cache = cache
 
-    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
+    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> None:
         """Move rows ``n + path[i]`` to ``n + i`` for ``0 < i < count``; see ``FastReorder``.
 
         Args:
             path: ``[B, D+1]`` int32.
             count: ``[B]`` int32.
             n: ``[B]`` int32, the committed length.
-
-        Returns:
-            the new committed length, ``[B]`` int32.
         """
         levels = path.shape[1]
         sources, targets = path_slots(path, count, n, self.cache.trash)
@@ -99,7 +95,6 @@ class PagedReorder(nn.Cell):
         go_to = ops.stack(self.cache.places(targets[:, 1:levels]), 2)
         for buffer in (*self.cache.keys, *self.cache.values):
             ops.scatter_nd_update(buffer, go_to, ops.gather_nd(buffer, come_from))
-        return commit_by_length(n, count)
 
 
 def hidden_keys(seen: Tensor, slots: Tensor, trash: int, width: int, dtype: ms.Type) -> Tensor:

@@ -11,14 +11,6 @@ from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.tree.accept import path_slots
 
 
-def commit_by_length(n: Tensor, length: Tensor) -> Tensor:
-    """Keep the first ``length`` rows ``[B]`` past ``n`` ``[B]`` where they lie; return the new ``n``.
-
-    This is all there is to do for a chain, whose rows are in order already.
-    """
-    return n + length
-
-
 class FastReorder(nn.Cell):
     """Moves the rows of the path that are below the root, ``D`` a layer; the root is always in place.
 
@@ -29,16 +21,13 @@ class FastReorder(nn.Cell):
         super().__init__()
         self.cache = cache
 
-    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
+    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> None:
         """Move rows ``n + path[i]`` to ``n + i`` for ``0 < i < count``.
 
         Args:
             path: ``[B, D+1]`` int32, rows of the accepted path by depth.
             count: ``[B]`` int32, how many entries count; 0 moves nothing.
             n: ``[B]`` int32, the committed length.
-
-        Returns:
-            the new committed length, ``[B]`` int32.
         """
         levels = path.shape[1]
         sources, targets = path_slots(path, count, n, self.cache.trash)
@@ -46,7 +35,6 @@ class FastReorder(nn.Cell):
         go_to = self.cache.row_numbers(targets[:, 1:levels])
         for buffer in (*self.cache.keys, *self.cache.values):
             ops.scatter_update(buffer, go_to, ops.gather(buffer, come_from, 0))
-        return commit_by_length(n, count)
 
 
 class FullReorder(nn.Cell):
@@ -56,7 +44,7 @@ class FullReorder(nn.Cell):
         super().__init__()
         self.cache = cache
 
-    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
+    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> None:
         """As ``FastReorder.construct``."""
         batch, _ = path.shape
         slots = self.cache.shape[2]
@@ -66,7 +54,6 @@ class FullReorder(nn.Cell):
         rows = self.cache.row_numbers(order)
         for buffer in (*self.cache.keys, *self.cache.values):
             ops.assign(buffer, ops.gather(buffer, rows, 0))
-        return commit_by_length(n, count)
 
 
 class KeepOrder(nn.Cell):
@@ -76,9 +63,8 @@ class KeepOrder(nn.Cell):
         super().__init__()
         self.cache = cache
 
-    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
+    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> None:
         """As ``FastReorder.construct``, for a path of the rows ``0, 1, 2, ...``."""
-        return commit_by_length(n, count)
 
 
 class CloneReorder(nn.Cell):
@@ -96,9 +82,9 @@ class CloneReorder(nn.Cell):
             for i, buffer in enumerate(buffers)
         )
 
-    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> Tensor:
+    def construct(self, path: Tensor, count: Tensor, n: Tensor) -> None:
         """As ``FastReorder.construct``."""
         buffers = (*self.cache.keys, *self.cache.values)
         for i in range(len(buffers)):
             ops.assign(self.copies[i], buffers[i])
-        return self.move(path, count, n)
+        self.move(path, count, n)

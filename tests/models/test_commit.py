@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from ms_eagle.models.commit import CloneReorder, FastReorder, FullReorder, KeepOrder, commit_by_length
+from ms_eagle.models.commit import CloneReorder, FastReorder, FullReorder, KeepOrder
 from ms_eagle.models.kv_cache import KVCache
 
 BATCH, KV_HEADS, SLOTS, D, LAYERS = 3, 2, 14, 4, 2
@@ -52,8 +52,7 @@ def test_rows_of_the_path_move_and_no_others(reorder):
     cell = reorder(cache)
     for path, count, n in TABLE:
         before = contents(cache)
-        length = cell(*(Tensor(np.array(x, np.int32)) for x in (path, count, n)))
-        assert length.asnumpy().tolist() == [a + b for a, b in zip(count, n, strict=True)]
+        cell(*(Tensor(np.array(x, np.int32)) for x in (path, count, n)))
         for got, want in zip(contents(cache), moved(before, path, count, n), strict=True):
             np.testing.assert_array_equal(got, want)
     assert len(cell.compile_cache) == 1
@@ -72,7 +71,8 @@ def test_commit_follows_writes_of_the_same_graph(reorder):
             for layer in range(LAYERS):
                 keys, values = self.cache.write(layer, rows, rows + 1, where)
                 total = total + keys.sum() + values.sum()
-            return self.reorder(path, count, n), total
+            self.reorder(path, count, n)
+            return total
 
     cache = filled()
     cell = WriteThenCommit(cache)
@@ -92,11 +92,6 @@ def test_commit_follows_writes_of_the_same_graph(reorder):
             np.testing.assert_array_equal(got, want)
 
 
-def test_commit_by_length_moves_nothing():
-    n, length = Tensor(np.array([3, 0], np.int32)), Tensor(np.array([2, 1], np.int32))
-    assert commit_by_length(n, length).asnumpy().tolist() == [5, 1]
-
-
 def test_a_clone_holds_the_caches_as_they_were():
     cache = filled()
     cell, before = clone_reorder(cache), contents(cache)
@@ -109,7 +104,6 @@ def test_a_chain_stays_where_it_is():
     cache = filled()
     before = contents(cache)
     path, count, n = [[0, 1, 2, 3]] * BATCH, [4, 1, 0], [2, 5, 7]
-    length = KeepOrder(cache)(*(Tensor(np.array(x, np.int32)) for x in (path, count, n)))
-    assert length.asnumpy().tolist() == [6, 6, 7]
+    KeepOrder(cache)(*(Tensor(np.array(x, np.int32)) for x in (path, count, n)))
     for got, old in zip(contents(cache), before, strict=True):
         np.testing.assert_array_equal(got, old)
