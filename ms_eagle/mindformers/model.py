@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from mindformers import (
@@ -216,6 +216,30 @@ class EagleForCausalLM(PreTrainedModel):
                 "{'role': 'user', 'content': 'Hello'}, or None."
             )
         return super().chat(tokenizer, query, history, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse a forward pass: the engine's graphs belong to its own loop.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            "model(...) and model.infer(...): ms_eagle has no forward pass of its own; call generate(), with "
+            "return_dict_in_generate=True and output_logits=True where logits are wanted."
+        )
+
+    infer = infer_mcore = forward = __call__
+
+    def init_parameters_data(self, auto_parallel_mode: bool = False) -> NoReturn:
+        """Refuse what ``ms.save_checkpoint`` begins with: the Cell has no parameters to save.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            "save_checkpoint: the weights belong to ms_eagle's engine, a .ckpt file would be empty; call "
+            "model.save_pretrained(directory)."
+        )
 
     def load_weights(self, weights_path: str | None = None, weights: Any = None) -> None:
         """Load the teacher of another directory; what is loaded already stays. ``Trainer.predict`` calls it.

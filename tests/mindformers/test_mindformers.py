@@ -6,6 +6,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import mindspore as ms
 import numpy as np
 import pytest
 from support import reference_sampling, tiny_eagle
@@ -355,6 +356,15 @@ def test_streamers(spec, tokenizer, ids, capsys):
     for row, prompt in enumerate(PROMPTS):
         told = [token for value in heard.values[1:] for token in value[row]]
         assert told == outputs[row][len(tokenizer(prompt)["input_ids"]) :].tolist()
+
+
+def test_there_is_no_forward_pass_and_no_checkpoint(spec, ids, tmp_path):
+    for call in (spec, spec.infer, spec.forward, spec.infer_mcore):
+        with pytest.raises(UserError, match=r"call generate\(\)"):
+            call(ms.Tensor([ids]))
+    with pytest.raises(UserError, match="save_pretrained"):
+        ms.save_checkpoint(spec, str(tmp_path / "model.ckpt"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_chat(spec, plain, tokenizer):
