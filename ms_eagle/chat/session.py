@@ -168,7 +168,8 @@ class Session:
         """
         running = [Running(dialog) for dialog in dialogs]
         ended: list[UserError] = []
-        usable = self._askable(running, ended)
+        note = self._progress.note if len(dialogs) > 1 else lambda _: None  # else the error says it
+        usable = self._askable(running, ended, note)
         if not usable:
             raise ended[0]
         self._compile()
@@ -176,7 +177,7 @@ class Session:
         for first in range(0, len(usable), size):
             group = usable[first : first + size]
             live = report if len(group) == 1 else None
-            finished = self._answer_group(group, live, ended)
+            finished = self._answer_group(group, live, ended, note)
             if live is None:
                 for running in group:
                     running.tell(report)
@@ -187,8 +188,10 @@ class Session:
             raise UserError(f"{ended[0]}{more}")
         return True
 
-    def _askable(self, asked: Sequence["Running"], ended: list[UserError]) -> list["Running"]:
-        """Those whose next prompt can be answered; why the others cannot is told, and added to ``ended``."""
+    def _askable(
+        self, asked: Sequence["Running"], ended: list[UserError], note: Callable[[str], None]
+    ) -> list["Running"]:
+        """Those whose next prompt can be answered; why the others cannot is noted and added to ``ended``."""
         usable = []
         for running in asked:
             try:
@@ -196,11 +199,17 @@ class Session:
                     self.engine.check_prompt(self._encode(running), self.options)
                 usable.append(running)
             except UserError as error:
-                self._progress.note(f"this dialog ends here: {error}")
+                note(f"this dialog ends here: {error}")
                 ended.append(error)
         return usable
 
-    def _answer_group(self, group: list["Running"], live: Report | None, ended: list[UserError]) -> bool:
+    def _answer_group(
+        self,
+        group: list["Running"],
+        live: Report | None,
+        ended: list[UserError],
+        note: Callable[[str], None],
+    ) -> bool:
         asked, turn = group, 0
         while asked:
             with _named(asked, turn):
@@ -210,7 +219,7 @@ class Session:
             if any(completion.finish_reason == "interrupted" for completion in completions):
                 return False
             turn += 1
-            asked = self._askable([each for each in asked if turn < len(each.dialog.turns)], ended)
+            asked = self._askable([each for each in asked if turn < len(each.dialog.turns)], ended, note)
         return True
 
     def _answer_turn(

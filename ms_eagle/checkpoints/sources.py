@@ -109,7 +109,8 @@ def _local_path(source: str, what: str = "model source", forms: str = FORMS) -> 
         if path.exists():
             return path
     except (OSError, RuntimeError, ValueError) as error:  # an unknown ~user, a NUL, a name beyond all limits
-        raise UserError(f"the {what} {source!r} is not usable as a path ({error})") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"the {what} {source[:200]!r} is not usable as a path ({reason})") from error
     if _SCHEME.match(source):
         raise UserError(f"the {what} {source!r} has an unknown scheme; expected {forms}")
     raise UserError(f"the {what} {source!r} does not exist ({str(path)!r}); expected {forms}")

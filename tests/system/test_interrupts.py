@@ -51,6 +51,7 @@ def test_every_ctrl_c_is_a_keyboard_interrupt(wait):
     for _ in range(2):
         assert running.stdout.readline() == b"ready\n"
         running.send_signal(signal.SIGINT)
+    running.wait(timeout=30)  # before its standard input is closed, which would end a read
     out, err = running.communicate(timeout=30)
     assert (running.returncode, out, err) == (0, b"", b"")
 
