@@ -230,7 +230,8 @@ class EagleForCausalLM(PreTrainedModel):
 
     infer = infer_mcore = forward = __call__
 
-    def init_parameters_data(self, auto_parallel_mode: bool = False) -> NoReturn:
+    @property
+    def parameter_layout_dict(self) -> NoReturn:
         """Refuse what ``ms.save_checkpoint`` begins with: the Cell has no parameters to save.
 
         Raises:
