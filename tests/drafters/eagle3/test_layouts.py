@@ -220,3 +220,31 @@ def test_a_full_disk_leaves_the_old_head(tmp_path, monkeypatch):
         write(tmp_path, a_head("eagle 3.1"), "sglang")
     assert (tmp_path / "model.safetensors").read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "config.json"}
+
+
+@pytest.mark.parametrize("name", ["plain", "eagle 3.1", "two layers", "speculators' own", "biases"])
+def test_speculators_own_class(tmp_path, name):
+    """Where speculators is installed: its own module, loaded from the files, gives the same logits."""
+    pytest.importorskip("speculators", exc_type=ImportError)
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+
+    head = a_head(name)
+    settings = Eagle3SpeculatorConfig.from_pretrained(write(tmp_path, head, "speculators"))
+    settings.transformer_layer_config._attn_implementation = "eager"  # the other one is compiled
+    module, rng = Eagle3DraftModel(settings).float(), np.random.default_rng(1)
+    stored = {key: torch.tensor(value) for key, value in load_file(tmp_path / "model.safetensors").items()}
+    absent, unknown = module.load_state_dict(stored, strict=False)
+    assert (set(absent), unknown) == (
+        {"embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight"},
+        [],
+    )
+    embedding, taps = rng.standard_normal((40, 24)), rng.standard_normal((5, 72)).astype(np.float32)
+    module.embed_tokens.weight.data = torch.tensor(embedding, dtype=torch.float32)
+    logits, tokens = [], rng.integers(0, 40, 5)
+    module.lm_head.register_forward_hook(lambda cell, given, result: logits.append(result[0]))
+    with torch.no_grad():
+        one = torch.zeros(1, 5, dtype=torch.long)
+        module(torch.tensor(taps)[None], torch.tensor(tokens)[None], one, ttt_steps=1)
+    causal, ends = np.triu(np.ones((5, 5), bool), 1), {"teacher_embedding": embedding}
+    ours = reference_head.forward(head.config, head.tensors, tokens, range(5), causal, taps=taps, **ends)
+    torch.testing.assert_close(logits[0].double(), ours.logits, rtol=0, atol=1e-4)
