@@ -33,6 +33,11 @@ def main(argv: list[str]) -> int:
     what = parser.add_argument_group("what to do")
     what.add_argument("--out", metavar="DIR", help="directory of the run, replaces output.directory")
     what.add_argument(
+        "--layout",
+        choices=("sglang", "safeailab", "speculators"),
+        help="whose code shall read the head, replaces output.layout",
+    )
+    what.add_argument(
         "--parallel",
         action="store_true",
         help="this is one of several workers that msrun started; each trains on other rows",
@@ -43,7 +48,8 @@ def main(argv: list[str]) -> int:
     parser.add_common_options()
     args = parser.parse_args(argv)
     out = [] if args.out is None else [f"output.directory={json.dumps(args.out)}"]
-    config = load_training_config(args.config, [*args.overrides, *out])
+    layout = [] if args.layout is None else [f"output.layout={args.layout}"]
+    config = load_training_config(args.config, [*args.overrides, *out, *layout])
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.
     from ms_eagle.system.progress import Progress

@@ -7,10 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 Keys = tuple[str, ...]
+
+
+class Section(BaseModel):
+    """A mapping of the YAML file: only the declared keys, no conversions, immutable once read."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def sections(schema: type[BaseModel], prefix: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:

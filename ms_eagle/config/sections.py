@@ -8,19 +8,15 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ms_eagle.config import schema, strict_yaml
+from ms_eagle.config.drafter import DrafterSection
+from ms_eagle.config.schema import Section
 from ms_eagle.errors import UserError
 from ms_eagle.system import files, home
 
 Schema = TypeVar("Schema", bound=BaseModel)
-
-
-class Section(BaseModel):
-    """A mapping of the YAML file: only the declared keys, no conversions, immutable once read."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class ModelSection(Section):
@@ -147,59 +143,6 @@ class ExecutionSection(Section):
         False,
         description="Have an NPU's operators give the same bits on every run, at some cost in speed. Ours on"
         " the CPU always do.",
-    )
-
-
-class DrafterSection(Section):
-    """What proposes tokens ahead of the teacher."""
-
-    kind: str = Field(
-        "none",
-        min_length=1,
-        description="`none` decodes with the teacher alone; `eagle3` drafts with an EAGLE-3 head; `synthetic`"
-        " proposes the teacher's own continuation with a chosen probability, for performance work without a"
-        " trained head (the teacher runs first, untimed, so every answer is made twice).",
-    )
-    source: str | None = Field(
-        None,
-        min_length=1,
-        description="Where the head comes from, for `eagle3`: a local directory with config.json and weights,"
-        " `hf:org/name`, or `bundled:NAME` for one that the package brings along. Formats:"
-        " docs/head_formats.md.",
-    )
-    taps: list[Annotated[int, Field(ge=0)]] | None = Field(
-        None,
-        min_length=1,
-        json_schema_extra={"unit": "teacher blocks"},
-        description="Teacher blocks whose *inputs* feed the head, whatever its config.json says. null takes"
-        " the head's own, or the default of three.",
-    )
-    rope_theta: float | None = Field(
-        None,
-        gt=0,
-        description="Base of the head's rotary embedding, whatever its config.json says. null takes the"
-        " head's own.",
-    )
-    vocabulary: int | None = Field(
-        None,
-        ge=1,
-        json_schema_extra={"unit": "tokens"},
-        description="For `eagle3`: draft only this many of the head's tokens, those of the lowest ids, which"
-        " a byte-pair vocabulary gives to the most common ones. null drafts all of them.",
-    )
-    window: int | None = Field(
-        None,
-        ge=1,
-        json_schema_extra={"unit": "tokens"},
-        description="Let the drafter see only so many last positions, for measurements in performance mode;"
-        " at least `tree.depth`. The teacher sees everything. null shows the drafter everything too.",
-    )
-    acceptance: float = Field(
-        0.7,
-        ge=0,
-        le=1,
-        description="For `synthetic`: probability that the proposal of a depth is the teacher's token, given"
-        " that the depths before it were.",
     )
 
 

@@ -63,7 +63,7 @@ def check_head(
     model = loading.open_model(config, progress)
     directory = blueprint.locate(config, progress)
     asked = config.drafter
-    head = load_head(directory, teacher=model.decoder, taps=asked.taps, rope_theta=asked.rope_theta)
+    head = load_head(directory, teacher=model.decoder, **blueprint.overrules(config))
     shape.check_vocabulary(head.config.draft_vocab_size)
     backend = loading.start_device(config, progress, shape.depth)
     plain, others = as_it_is(head), suspects(head, model.decoder)

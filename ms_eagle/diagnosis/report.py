@@ -52,7 +52,7 @@ def record(report: HeadReport) -> dict[str, Any]:
         "draft_vocab_size": config.draft_vocab_size,
         "vocab_size": config.vocab_size,
         "coverage": agreement.coverage,
-        "notes": list(config.notes),
+        "notes": [*config.notes, *config.doubts],
         "text": report.text,
         "branch": report.branch,
         "depths": [
@@ -90,7 +90,7 @@ def lines(report: HeadReport) -> list[str]:
         f"rope     theta {rope.theta:g}, {rope.scaling} scaling",
         f"words    {config.draft_vocab_size} of {config.vocab_size} tokens, among them "
         f"{100 * agreement.coverage:.1f} % of the teacher's choices",
-        *(f"note     {note}" for note in config.notes),
+        *(f"note     {note}" for note in (*config.notes, *config.doubts)),
         f"text     {report.text}",
         "",
         *aligned([("depth", "positions", "top-1", f"top-{report.branch}"), *depths], left=0),

@@ -12,6 +12,7 @@ import numpy as np
 from ms_eagle.drafters.eagle3 import taps as head_taps
 from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.drafters.eagle3.config import HeadConfig
+from ms_eagle.drafters.eagle3.reader import VARIANTS
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.rope import RopeConfig
 
@@ -103,15 +104,13 @@ def _other_options(plain: Reading, teacher: DecoderConfig) -> Iterator[Reading]:
             advice=advice,
             config=replace(config, rope=rope),
         )
-    for option, said in (
-        ("norm_before_residual", "set norm_before_residual={} in the head's config.json"),
-        ("norm_output", "set norm_output={} in the head's config.json"),
-    ):
+    for option in VARIANTS:
         value = not getattr(config, option)
+        text = str(value).lower()
         yield replace(
             plain,
-            name=f"{option} {str(value).lower()}",
-            advice=said.format(str(value).lower()),
+            name=f"{option} {text}",
+            advice=f"set drafter.{option}={text}",
             config=replace(config, **{option: value}),
         )
 

@@ -161,6 +161,11 @@ class OutputSection(Section):
     dtype: Literal["float16", "float32"] = Field(
         "float16", description="Number format of the published head."
     )
+    layout: Literal["sglang", "safeailab", "speculators"] | None = Field(
+        None,
+        description="Layout of the published head (docs/head_formats.md). null takes the first of these that"
+        " can say all that the head has.",
+    )
     licence: str | None = Field(
         None, min_length=1, description="Licence to state in the head's model card, such as `apache-2.0`."
     )

@@ -10,6 +10,7 @@ from ms_eagle.backends import choosing as device
 from ms_eagle.config.sections import Config, load_config
 from ms_eagle.drafters.eagle3.checkpoint import load_head
 from ms_eagle.drafters.eagle3.config import HeadConfig
+from ms_eagle.drafters.eagle3.layouts import TeacherFacts
 from ms_eagle.errors import UserError
 from ms_eagle.loading import Model, open_model, start_device
 from ms_eagle.system import home
@@ -38,14 +39,26 @@ class Sources:
         config, model: the teacher's configuration and files; its weights are not loaded.
         corpus: made by this teacher.
         split: which conversations are trained on.
-        taps: blocks whose inputs feed the head.
+        head: what the head looks like; ``layout``: of ``LAYOUTS``, to publish it in.
     """
 
     config: Config
     model: Model
     corpus: Corpus
     split: Split
-    taps: tuple[int, ...]
+    head: HeadConfig
+    layout: str
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Blocks whose inputs feed the head."""
+        return self.head.taps
+
+    @property
+    def facts(self) -> TeacherFacts:
+        """The teacher, for the files of the head."""
+        decoder = self.model.decoder
+        return TeacherFacts(decoder.num_layers, decoder.architecture, self.config.model.source)
 
     @property
     def teacher_sha256(self) -> str:
@@ -80,7 +93,7 @@ def open_sources(config: TrainingConfig, progress: Progress) -> Sources:
 
     Raises:
         UserError: a file is missing, damaged or of another teacher; nothing to train on; taps that the
-            teacher does not have.
+            teacher does not have; a head that the layout cannot say.
     """
     corpus = read_corpus(home.expanded(config.data.corpus))
     parts = split(corpus.source, corpus.role, corpus.offsets, config.data.held_out)
@@ -88,7 +101,16 @@ def open_sources(config: TrainingConfig, progress: Progress) -> Sources:
     device.start(teacher.execution.device, teacher.execution.threads)
     model = open_model(teacher, progress)
     corpus.check_teacher(model, teacher, progress)
-    return Sources(teacher, model, corpus, parts, chosen_taps(config.head.taps, model.decoder.num_layers))
+    head = new_head(
+        model.decoder,
+        draft_vocab_size=config.data.draft_vocab_size,
+        layers=config.head.layers,
+        taps=chosen_taps(config.head.taps, model.decoder.num_layers),
+        fc_norm=config.head.fc_norm,
+        norm_output=config.head.norm_output,
+        layout=config.output.layout,
+    )
+    return Sources(teacher, model, corpus, parts, *head)
 
 
 def open_features(config: TrainingConfig, sources: Sources, progress: Progress) -> FeatureSource:
@@ -144,14 +166,7 @@ def open_start(config: TrainingConfig, sources: Sources, features: FeatureSource
             )
         given = load_head(directory, teacher=decoder, taps=sources.taps)
         vocabulary = DraftVocabulary(given.target_ids, decoder.vocab_size)
-    shape = new_head(
-        decoder,
-        draft_vocab_size=config.data.draft_vocab_size,
-        layers=config.head.layers,
-        taps=sources.taps,
-        fc_norm=config.head.fc_norm,
-        norm_output=config.head.norm_output,
-    )
+    shape = sources.head
     rows = np.array(lm_head[vocabulary.target_ids], np.float32)
     if directory is not None:
         _check_same(directory, given.config, shape)
@@ -186,6 +201,7 @@ def card_data(sources: Sources, start: Start) -> CardData:
     return CardData(
         teacher=sources.model.files.origin,
         teacher_sha256=sources.teacher_sha256,
+        layout=sources.layout,
         conversations=manifest.conversations,
         answer_tokens=manifest.answer_tokens,
         corpus_sha256=manifest.sha256,
@@ -201,7 +217,7 @@ def _counts(sources: Sources, conversations: Sequence[int], vocab_size: int) -> 
 
 def _check_same(directory: Path, given: HeadConfig, described: HeadConfig) -> None:
     """Refuse a head to start from that differs from what the configuration describes."""
-    alike = replace(given, format=described.format, notes=described.notes)
+    alike = replace(given, format=described.format, notes=described.notes, doubts=described.doubts)
     for name in vars(described):
         if getattr(alike, name) != getattr(described, name):
             raise UserError(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ms_eagle.drafters.eagle3 import taps as head_taps
 from ms_eagle.drafters.eagle3.config import HeadConfig
-from ms_eagle.drafters.eagle3.formats import SAFEAILAB
+from ms_eagle.drafters.eagle3.layouts import LAYOUTS, chosen
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
 
@@ -18,7 +18,8 @@ def new_head(
     taps: Sequence[int],
     fc_norm: bool,
     norm_output: bool,
-) -> HeadConfig:
+    layout: str | None = None,
+) -> tuple[HeadConfig, str]:
     """Describe a head for a teacher; its layers have the sizes of the teacher's, and no biases.
 
     Args:
@@ -27,11 +28,19 @@ def new_head(
         layers: decoder layers.
         taps: blocks whose inputs feed the head, see ``chosen_taps``.
         fc_norm, norm_output: see ``HeadConfig``.
+        layout: to publish it in, of ``LAYOUTS``; None for the first that can say all of it.
+
+    Returns: the head and its layout.
+
+    Raises:
+        UserError: the layout, or every one, would lose something of the head.
     """
     plain = HeadConfig.like(
-        decoder, SAFEAILAB.name, draft_vocab_size=draft_vocab_size, taps=tuple(taps), num_layers=layers
+        decoder, "", draft_vocab_size=draft_vocab_size, taps=tuple(taps), num_layers=layers
     )
-    return replace(plain, fc_norm=fc_norm, norm_output=norm_output)
+    config = replace(plain, fc_norm=fc_norm, norm_output=norm_output)
+    name = chosen(config, layout, decoder.num_layers)
+    return replace(config, format=LAYOUTS[name].format.name), name
 
 
 def chosen_taps(asked: Sequence[int] | None, num_layers: int) -> tuple[int, ...]:
@@ -43,7 +52,7 @@ def chosen_taps(asked: Sequence[int] | None, num_layers: int) -> tuple[int, ...]
 
     Raises:
         UserError: there is no default for a teacher this small; one is out of range or repeated, or they are
-            not ascending; a reader of the published head would take them for other ones.
+            not ascending.
     """
     if asked is None:
         taps = head_taps.default_taps(num_layers)
@@ -56,12 +65,6 @@ def chosen_taps(asked: Sequence[int] | None, num_layers: int) -> tuple[int, ...]
     if list(asked) != sorted(set(asked)):
         raise UserError(f"head.taps is {list(asked)}; expected different blocks in ascending order.")
     try:
-        read, _ = head_taps.from_config(list(asked), nested=False, count=len(asked), num_layers=num_layers)
+        return head_taps.as_asked(asked, len(asked), num_layers)[0]
     except UserError as error:
         raise UserError(f"head.taps: {error}") from error
-    if read != tuple(asked):
-        raise UserError(
-            f"head.taps is {list(asked)}, which readers of published heads take for outputs of blocks, "
-            f"that is for {list(read)}: choose other blocks."
-        )
-    return read

@@ -288,8 +288,9 @@ def check_trainable(config: HeadConfig) -> None:
     Raises:
         UserError: names them.
     """
-    left_out = ("norm_before_fc", "fc_bias", "qkv_bias", "o_bias", "mlp_bias", "qk_norm")
-    extras = [name for name in (*left_out, "own_embedding", "shares_lm_head") if getattr(config, name)]
+    biases = ("fc_bias", "qkv_bias", "o_bias", "mlp_bias")
+    others = ("norm_before_fc", "qk_norm", "double_norm", "raw_logits", "own_embedding", "shares_lm_head")
+    extras = [name for name in (*biases, *others) if getattr(config, name)]
     if config.hidden_size != config.target_hidden_size:
         extras.append(f"hidden size {config.hidden_size} beside the teacher's {config.target_hidden_size}")
     if extras:

@@ -34,6 +34,8 @@ def test_ascend_configurations(name):
     assert config.model.dtype == "bfloat16"
     assert config.execution.device == "Ascend"
     assert config.execution.kernels == "fused"
+    assert config.drafter.kind == ("none" if config.drafter.source is None else "eagle3")
+    assert (config.drafter.source is not None) == (name in ("llama3_8b", "qwen3_8b"))
 
 
 @pytest.mark.parametrize("name", ["smollm2_135m", *ASCEND])

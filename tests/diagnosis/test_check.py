@@ -123,6 +123,15 @@ def test_features_normed_or_not(bench, model):
     assert verdict.text.startswith("with norm_output true")
 
 
+@pytest.mark.parametrize("name", ["double_norm", "raw_logits"])
+def test_norms_that_no_config_tells(bench, model, name):
+    directory = fitted_head.write(model, model.parent / name, variants={name: True})
+    _, verdict = diagnosis(bench, model, directory, name)
+    assert verdict.code == "suspect"
+    assert verdict.text.startswith(f"with {name} true top-1 would be ")
+    assert verdict.text.endswith(f"set drafter.{name}=true.")
+
+
 def test_a_vocabulary_in_another_order(bench, model):
     shuffled = fitted_head.write(
         model, model.parent / "order", order=lambda count: np.random.default_rng(0).permutation(count)

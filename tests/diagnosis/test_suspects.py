@@ -43,7 +43,10 @@ def test_every_reading_differs_in_one_thing(tmp_path):
         "rope_theta 500000",
         "norm_before_residual true",
         "norm_output true",
+        "double_norm true",
+        "raw_logits true",
     ]
+    assert others[-1].advice == "set drafter.raw_logits=true"
     for reading in others:
         differences = [
             reading.config != plain.config,

@@ -48,6 +48,7 @@ def write(
     theta=10000.0,
     told=None,
     order=None,
+    variants=None,
     **options,
 ) -> Path:
     """Fit a head and write it.
@@ -55,6 +56,7 @@ def write(
     Args:
         taps, theta, options: what the head is fitted with; options are keys of its config.json.
         told: keys of config.json that say otherwise.
+        variants: what the head is fitted with and no config says.
         order: maps the draft ids to other rows of ``d2t``; None leaves them right.
     """
     teacher = decoder(model)
@@ -74,7 +76,7 @@ def write(
         config["draft_vocab_size"] = teacher.vocab_size
     weights = head_files.tensors(config, extra=("embed_tokens",))
     weights = {name: w * np.float32(_scale(name, w)) for name, w in weights.items()}
-    features, targets = _features(model, directory, config, weights, taps, capacity)
+    features, targets = _features(model, directory, config, weights, taps, capacity, variants)
     used = np.unique(targets)
     spare = np.setdiff1d(np.arange(teacher.vocab_size), used)
     ids = np.sort(np.concatenate([used, spare[: VOCABULARY - len(used)]]))
@@ -94,7 +96,7 @@ def _scale(name: str, weight: np.ndarray) -> float:
     return gain / 0.3 / np.sqrt(weight.shape[1])
 
 
-def _features(model, directory, config, weights, taps, capacity) -> tuple[np.ndarray, np.ndarray]:
+def _features(model, directory, config, weights, taps, capacity, variants) -> tuple[np.ndarray, np.ndarray]:
     """Normed hidden states ``[n, WIDTH]`` of every depth of all answers, the teacher's tokens ``[n]``."""
     # With the identity for an LM head the reference's logits are the normed hidden states.
     seen = {**config, "draft_vocab_size": WIDTH, "vocab_size": WIDTH}
@@ -102,7 +104,8 @@ def _features(model, directory, config, weights, taps, capacity) -> tuple[np.nda
     unit["embed_tokens.weight"] = np.zeros((WIDTH, WIDTH), np.float32)
     unit["embed_tokens.weight"][: len(weights["embed_tokens.weight"])] = weights["embed_tokens.weight"]
     shape = type("Teacher", (), {**vars(decoder(model)), "vocab_size": WIDTH})
-    head = load_head(head_files.write(directory.parent / f"{directory.name}-unit", seen, unit), teacher=shape)
+    written = head_files.write(directory.parent / f"{directory.name}-unit", seen, unit)
+    head = load_head(written, teacher=shape, variants=variants)
     teacher = transformers.AutoModelForCausalLM.from_pretrained(model)
     features, targets = [], []
     for tokens, prompt in answers(model, capacity):

@@ -40,7 +40,8 @@ def forward(
     f = fuse(config, tensors, taps) if feature is None else _wide(feature)
     table = w["embed.weight"] if config.own_embedding else _wide(teacher_embedding)
     e = _norm(table[torch.as_tensor(token_ids)], w["layers.0.input_norm.weight"], config)
-    n = _norm(f, w["layers.0.hidden_norm.weight"], config)
+    once = _norm(f, w["layers.0.input_norm.weight"], config) if config.double_norm else f
+    n = _norm(once, w["layers.0.hidden_norm.weight"], config)
     h = n if config.norm_before_residual else f
     grown = []
     for layer in range(config.num_layers):
@@ -54,7 +55,7 @@ def forward(
         grown.append((keys, values))
     normed = _norm(h, w["norm.weight"], config)
     head = _wide(teacher_lm_head) if config.shares_lm_head else w["lm_head.weight"]
-    return Result(normed @ head.T, normed if config.norm_output else h, grown)
+    return Result((h if config.raw_logits else normed) @ head.T, normed if config.norm_output else h, grown)
 
 
 def fuse(config: HeadConfig, tensors: Mapping[str, np.ndarray], taps: np.ndarray) -> torch.Tensor:

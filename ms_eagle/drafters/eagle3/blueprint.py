@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ms_eagle.checkpoints import sources
 from ms_eagle.config.sections import Config
@@ -10,6 +11,7 @@ from ms_eagle.drafters.eagle3.checkpoint import Head, load_head
 from ms_eagle.drafters.eagle3.drafter import Eagle3Drafter
 from ms_eagle.drafters.eagle3.head import DraftHead
 from ms_eagle.drafters.eagle3.random_weights import random_head
+from ms_eagle.drafters.eagle3.reader import VARIANTS
 from ms_eagle.drafters.eagle3.vocabulary import narrowed
 from ms_eagle.drafters.eagle3.window import WindowedRows
 from ms_eagle.errors import UserError
@@ -38,6 +40,14 @@ def locate(config: Config, progress: Progress) -> Path:
         raise UserError(f"drafter.source: {error}") from error
 
 
+def overrules(config: Config) -> dict[str, Any]:
+    """What the section ``drafter`` says whatever the head's config.json does: arguments of ``load_head``."""
+    asked = config.drafter
+    named = {name: getattr(asked, name) for name in VARIANTS}
+    variants = {name: value for name, value in named.items() if value is not None}
+    return {"taps": asked.taps, "rope_theta": asked.rope_theta, "variants": variants}
+
+
 def open_head(config: Config, decoder: DecoderConfig, progress: Progress) -> "HeadBlueprint":
     """Read the head of the section ``drafter``.
 
@@ -46,7 +56,9 @@ def open_head(config: Config, decoder: DecoderConfig, progress: Progress) -> "He
     """
     drafter = config.drafter
     directory = locate(config, progress)
-    head = load_head(directory, teacher=decoder, taps=drafter.taps, rope_theta=drafter.rope_theta)
+    head = load_head(directory, teacher=decoder, **overrules(config))
+    for doubt in head.config.doubts:
+        progress.note(f"{drafter.source}: {doubt}")
     head = head if drafter.vocabulary is None else narrowed(head, drafter.vocabulary)
     return HeadBlueprint(head, drafter.window)
 

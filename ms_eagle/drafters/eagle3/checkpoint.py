@@ -32,12 +32,14 @@ class Head:
         tensors: float32 values by our names, exactly those of ``config.tensor_shapes()``.
         d2t: int32 ``[draft_vocab_size]``, the target id of each draft id; None where they are the same.
         hashes: file name to SHA-256, of config.json and the weights.
+        dtype: number format of its ``fc.weight`` in the file, such as ``BF16``.
     """
 
     config: HeadConfig
     tensors: Mapping[str, np.ndarray]
     d2t: np.ndarray | None
     hashes: Mapping[str, str]
+    dtype: str = "F32"
 
     @property
     def target_ids(self) -> np.ndarray:
@@ -51,6 +53,7 @@ def load_head(
     teacher: DecoderConfig,
     taps: Sequence[int] | None = None,
     rope_theta: float | None = None,
+    variants: Mapping[str, bool] | None = None,
 ) -> Head:
     """Read a head of any layout in docs/head_formats.md, strictly.
 
@@ -61,6 +64,7 @@ def load_head(
         teacher: the model the head drafts for.
         taps: inputs of teacher blocks to use whatever config.json says.
         rope_theta: base of the head's rotation to use whatever config.json says.
+        variants: some of ``reader.VARIANTS``, to use whatever config.json says.
 
     Raises:
         UserError: a file is missing or damaged; the directory holds something other than an EAGLE-3 head, a
@@ -82,7 +86,7 @@ def load_head(
         teacher,
         nested_taps=head_taps.KEY not in config and "transformer_layer_config" not in config,
         numbered_layers=any(map(head_formats.numbers_layers, source.names)),
-    ).read(taps, rope_theta)
+    ).read(taps, rope_theta, variants)
     _check_tensors(directory, described.tensor_shapes(), shapes, names)
     d2t, t2d = (_integers(source, names.get(key)) for key in _VOCABULARY)
     ids, notes = target_ids(d2t, t2d, described.draft_vocab_size, described.vocab_size)
@@ -91,6 +95,7 @@ def load_head(
         tensors={ours: _floats(directory, source, names[ours]) for ours in described.tensor_shapes()},
         d2t=ids,
         hashes={file.name: files.sha256(file) for file in (directory / "config.json", *weights)},
+        dtype=source.dtype(names["fc.weight"]),
     )
 
 

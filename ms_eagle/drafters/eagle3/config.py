@@ -7,11 +7,11 @@ The forward pass that the fields select, for one row with token ``t``, feature `
           f_i        <- RMSNorm_i(f_i)        first, with fc_norm
           [f_1;..f_k] <- RMSNorm([f_1;..f_k])  first, with norm_before_fc
     e   = embed[t]
-    n   = hidden_norm(f)
+    n   = hidden_norm(f), or hidden_norm(input_norm(f)) with double_norm
     h_0 = (n if norm_before_residual else f) + attention_0([input_norm(e); n], p)
     h_0 = h_0 + mlp_0(post_attention_norm(h_0))
     h_l = h_{l-1} + attention_l(input_norm_l(h_{l-1}), p), then its MLP     for later layers
-    logits = lm_head(norm(h)), over the draft vocabulary
+    logits = lm_head(norm(h)), over the draft vocabulary; lm_head(h) with raw_logits
     g   = norm(h) if norm_output else h       the next step's feature
 """
 
@@ -34,12 +34,15 @@ class HeadConfig(LayerConfig):
         num_layers: decoder layers; the first takes ``[embedding; feature]``, later ones the hidden state.
         rope: rotary embedding, over the whole head.
         taps: teacher blocks whose *inputs* are concatenated into the feature, ascending.
-        fc_norm, norm_before_fc, norm_before_residual, norm_output: the variants above.
+        fc_norm, norm_before_fc, norm_before_residual, norm_output, double_norm, raw_logits: the variants
+            above.
         fc_bias: whether ``fc`` carries one.
         own_embedding: the head has its embedding; otherwise it uses the teacher's.
         shares_lm_head: the head has no LM head and uses the teacher's, over the full vocabulary.
         hidden_act: always ``silu``.
-        notes: sentences a user should hear, such as an absent rope_theta.
+        notes: sentences a user who looks at the head should hear, such as an absent rope_theta.
+        doubts: sentences about what its config says and its trainer may not have done; each names the key
+            that settles it.
     """
 
     format: str
@@ -55,11 +58,14 @@ class HeadConfig(LayerConfig):
     norm_before_fc: bool = False
     norm_before_residual: bool = False
     norm_output: bool = False
+    double_norm: bool = False
+    raw_logits: bool = False
     fc_bias: bool = False
     own_embedding: bool = False
     shares_lm_head: bool = False
     hidden_act: str = "silu"
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @classmethod
     def like(

@@ -34,6 +34,9 @@ ANGELSLIM = HeadFormat("AngelSlim", trains_biases=False, trains_theta=False)
 SPECULATORS = HeadFormat("speculators", trains_biases=True, trains_theta=True)
 MODELOPT = HeadFormat("Model-Optimizer", trains_biases=True, trains_theta=True)
 
+OWN = "ms_eagle"
+"""What ``trained_by`` says where our trainer made the head, and so did what the config says."""
+
 _ARCHITECTURES = {
     "LlamaForCausalLM": SAFEAILAB,
     "LlamaForCausalLMEagle3": SPECFORGE,
@@ -58,7 +61,7 @@ MAPPED = {
     "rope_theta", "rope_parameters", "rope_scaling", "max_position_embeddings",
     "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "fc_norm", "norm_before_fc",
     "norm_before_residual", "norm_output", "return_hidden_post_norm", "attention_bias", "qkv_bias",
-    "mlp_bias", "bias", "tie_word_embeddings", "model_type",
+    "mlp_bias", "bias", "tie_word_embeddings", "model_type", "trained_by",
 }  # fmt: skip
 
 # Options whose listed values are what every head here does; any other value is refused with the reason.

@@ -4,13 +4,14 @@
 """
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.models.backend import Backend, LayerNames, Vocabulary
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.layers import parameter
 from ms_eagle.models.weight import Read, Weight
+from ms_eagle.tree.growth import top_children
 
 
 class Fuse(nn.Cell):
@@ -101,8 +102,12 @@ class DraftHead(nn.Cell):
             config.rms_norm_eps,
             residual_is_normed=config.norm_before_residual,
         )
+        self.first_norm = nn.Identity()
+        if config.double_norm:
+            self.first_norm = backend.norm(read("layers.0.input_norm.weight"), config.rms_norm_eps)
+        self.residual_is_feature = config.double_norm and not config.norm_before_residual
         self.norm = backend.norm(read("norm.weight"), config.rms_norm_eps)
-        self.feature_is_normed = config.norm_output
+        self.feature_is_normed, self.raw_logits = config.norm_output, config.raw_logits
         self.target_ids = parameter(head.target_ids, "target_ids", ms.int32)
         self._backend = backend
 
@@ -110,6 +115,8 @@ class DraftHead(nn.Cell):
         """A Cell from hidden states ``[B, R, E]`` to the ``k`` children of each row, ``[B, R, k]`` each: ids
         of the teacher int32, best first, and log-probabilities float32; see ``tree.top_children``.
         """
+        if self.raw_logits:
+            return _RawChildren(self.head, self.target_ids, k)
         return self._backend.children(self.head, self.norm, self.target_ids, k)
 
     def construct(
@@ -128,7 +135,9 @@ class DraftHead(nn.Cell):
             hidden states ``[B, N, E]`` before the last norm, for ``logits`` and ``next_feature``.
         """
         rows = self.rows(positions, slots, seen)
-        x, residual = self.pair(tokens, features)
+        x, residual = self.pair(tokens, self.first_norm(features))
+        if self.residual_is_feature:
+            residual = features
         for layer in self.layers:
             x = layer(x, residual, rows)
             residual = x
@@ -136,11 +145,26 @@ class DraftHead(nn.Cell):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states ``[B, N, E] ->`` float32 logits over the draft vocabulary, ``[B, N, V_d]``."""
-        return self.head.logits(self.norm(hidden))
+        return self.head.logits(hidden if self.raw_logits else self.norm(hidden))
 
     def next_feature(self, hidden: Tensor) -> Tensor:
         """What stands in for the feature of the next position while drafting, ``[B, N, E]``."""
         return self.norm(hidden) if self.feature_is_normed else hidden
+
+
+class _RawChildren(nn.Cell):
+    """``Backend.children`` without the norm."""
+
+    def __init__(self, head: Vocabulary, names: Parameter, k: int) -> None:
+        super().__init__()
+        self.head, self.names, self.k = head, names, k
+
+    def construct(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        batch, rows, _ = hidden.shape
+        logits = self.head.logits(hidden)
+        ids, log_probs = top_children(logits.reshape(batch * rows, logits.shape[2]), self.k)
+        shape = (batch, rows, self.k)
+        return ops.gather(self.names, ids, 0).reshape(shape), log_probs.reshape(shape)
 
 
 def _reader(head: Head) -> Read:

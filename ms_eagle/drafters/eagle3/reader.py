@@ -1,18 +1,20 @@
 """From a head's options and tensor shapes to its `HeadConfig`, for one teacher."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ms_eagle.drafters.eagle3 import taps as head_taps
 from ms_eagle.drafters.eagle3.config import HeadConfig
-from ms_eagle.drafters.eagle3.formats import SPECFORGE, SPECULATORS, HeadFormat, layer_of
+from ms_eagle.drafters.eagle3.formats import OWN, SPECFORGE, SPECULATORS, HeadFormat, layer_of
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.rope import RopeConfig
 
 _DEFAULT_THETA = 10000.0  # transformers' LlamaConfig and every trainer of heads
 _DEFAULT_EPS = 1e-6  # transformers' LlamaConfig
+VARIANTS = ("norm_before_residual", "norm_output", "double_norm", "raw_logits")
+"""Options of ``HeadConfig`` without a tensor of their own, which a config may state wrongly."""
 
 
 @dataclass
@@ -26,7 +28,7 @@ class HeadReader:
         teacher: the model the head drafts for.
         nested_taps: the tap ids stand in ``eagle_config``.
         numbered_layers: the layers' tensors carry numbers.
-        notes: sentences for the user, collected while reading.
+        notes, doubts: see ``HeadConfig``; collected while reading.
     """
 
     options: Mapping[str, Any]
@@ -36,13 +38,20 @@ class HeadReader:
     nested_taps: bool
     numbered_layers: bool
     notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
-    def read(self, taps: Sequence[int] | None = None, rope_theta: float | None = None) -> HeadConfig:
+    def read(
+        self,
+        taps: Sequence[int] | None = None,
+        rope_theta: float | None = None,
+        variants: Mapping[str, bool] | None = None,
+    ) -> HeadConfig:
         """Describe the head.
 
         Args:
             taps: inputs of teacher blocks to use whatever the config says.
             rope_theta: base of the rotation to use whatever the config says.
+            variants: some of ``VARIANTS``, to use whatever the config says.
 
         Raises:
             UserError: an option is missing, malformed or contradicts the tensors; the teacher is another one;
@@ -62,7 +71,7 @@ class HeadReader:
         norm_before_fc = self._switch("norm_before_fc", "input_norm.weight")
         if fc_norm and norm_before_fc:
             raise UserError("config.json: fc_norm and norm_before_fc are both set; a head has one or none.")
-        return HeadConfig(
+        config = HeadConfig(
             format=self.layout.name,
             hidden_size=hidden,
             target_hidden_size=target,
@@ -87,8 +96,13 @@ class HeadReader:
             qk_norm=self._qk_norm(),
             own_embedding=self._own_embedding(hidden),
             shares_lm_head=self._shares_lm_head(hidden),
-            notes=tuple(self.notes),
         )
+        variants = dict(variants or {})
+        if variants:
+            listed = ", ".join(f"{name} {str(value).lower()}" for name, value in variants.items())
+            self.notes.append(f"{listed}: used as asked, whatever config.json says.")
+        doubts = [doubt for doubt in self.doubts if not any(f"drafter.{name}" in doubt for name in variants)]
+        return replace(config, **variants, notes=tuple(self.notes), doubts=tuple(doubts))
 
     def _size(self, key: str, default: int | None = None) -> int:
         value = self.options.get(key, default)
@@ -230,20 +244,30 @@ class HeadReader:
     def _norm_before_residual(self) -> bool:
         flag = self._flag("norm_before_residual")
         if flag is None and self.layout is SPECULATORS:
-            self.notes.append(
+            self.doubts.append(
                 "config.json does not say norm_before_residual: false is used, as speculators does; vLLM "
-                "takes true."
+                "takes true: if acceptance is low, set drafter.norm_before_residual=true."
             )
         return bool(flag)
 
     def _norm_output(self) -> bool:
         flag = bool(self._flag("norm_output") or self._flag("return_hidden_post_norm"))
-        if flag and self.layout is SPECFORGE:
-            self.notes.append(
-                "norm_output is set, which SpecForge's trainer did not carry out before September 2026: if "
-                "acceptance falls after the first draft token, set it to false in config.json."
-            )
+        if self.layout is SPECFORGE and not self._own:
+            if flag:
+                self.doubts.append(
+                    "norm_output is set, which SpecForge's trainer did not carry out before September 2026: "
+                    "if acceptance falls after the first draft token, set drafter.norm_output=false."
+                )
+            elif self._flag("norm_output") is False:
+                self.doubts.append(
+                    "norm_output is false, which SpecForge's own code takes for no norm before the LM head: "
+                    "if acceptance is low, set drafter.raw_logits=true."
+                )
         return flag
+
+    @property
+    def _own(self) -> bool:
+        return self.options.get("trained_by") == OWN
 
     def _eps(self) -> float:
         value = self.options.get("rms_norm_eps")
@@ -270,11 +294,15 @@ class HeadReader:
             self.notes.append(
                 f"config.json has no rope_theta: {_DEFAULT_THETA:g} is used, the default of Llama."
             )
-        elif not self.layout.trains_theta and rope.scaling == "default" and rope.theta != _DEFAULT_THETA:
-            self.notes.append(
+        elif (
+            not (self.layout.trains_theta or self._own)
+            and rope.scaling == "default"
+            and rope.theta != _DEFAULT_THETA
+        ):
+            self.doubts.append(
                 f"rope_theta is {rope.theta:g}, from config.json; the trainers of SafeAILab and AngelSlim, "
                 f"and SpecForge's before November 2025, rotated with {_DEFAULT_THETA:g} whatever it said: if "
-                "acceptance is low, try that."
+                f"acceptance is low, set drafter.rope_theta={_DEFAULT_THETA:g}."
             )
         return rope
 

@@ -43,9 +43,7 @@ def from_config(ids: object, nested: bool, count: int, num_layers: int) -> tuple
                 f"default for a teacher of {num_layers} layers; name the taps explicitly, as inputs of "
                 "blocks."
             )
-        return default, [
-            f"config.json names no taps: the default, inputs of blocks {_listed(default)}, is used."
-        ]
+        return default, []  # every engine takes these
     if not isinstance(ids, list) or any(type(i) is not int for i in ids):
         raise UserError(f"config.json: {KEY} is {ids!r}; expected a list of whole numbers.")
     if min(ids) < 0:  # some code counts them from the end, other code means the embedding

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ms_eagle.drafters.eagle3.config import HeadConfig
+from ms_eagle.drafters.eagle3.layouts import LAYOUTS
 from ms_eagle.training.config import TrainingConfig
 from ms_eagle.training.run.checkpoint import RunProgress
 from ms_eagle.training.run.metrics import Acceptance
@@ -20,12 +21,14 @@ class CardData:
     Attributes:
         teacher: where it came from; teacher_sha256: hash of its weights.
         conversations, answer_tokens: by source.
+        layout: the head's, of ``LAYOUTS``.
         corpus_sha256: hash of the corpus.
         coverage, held_out_coverage: share of answer tokens that the draft vocabulary has.
     """
 
     teacher: str
     teacher_sha256: str
+    layout: str
     conversations: Mapping[str, int]
     answer_tokens: Mapping[str, int]
     corpus_sha256: str
@@ -62,8 +65,8 @@ def card(
         "\n".join(front),
         f"# EAGLE-3 head for {data.teacher}",
         f"Proposes tokens to {data.teacher} for speculative decoding; of no use with any other model. "
-        "Trained with ms_eagle (`tools/train_draft.py`). The layout is SafeAILab's: `config.json` and "
-        "`model.safetensors`, with `d2t` and `t2d`.",
+        f"Trained with ms_eagle (`tools/train_draft.py`). The layout `{data.layout}` is for "
+        f"{LAYOUTS[data.layout].readers}: `config.json` and `model.safetensors`.{_warning(head)}",
         "## Head",
         _table(
             ("", ""),
@@ -105,6 +108,17 @@ def card(
         f"Teacher sha256 `{data.teacher_sha256}`, corpus sha256 `{data.corpus_sha256}`.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _warning(head: HeadConfig) -> str:
+    names = [name for name in ("fc_norm", "norm_output") if getattr(head, name)]
+    if not names:
+        return ""
+    return (
+        f" It has {' and '.join(names)} (EAGLE-3.1), which vLLM, SGLang and TensorRT-LLM know in "
+        "their releases since June 2026: **older ones and SafeAILab's own code load it without a word and "
+        "draft noise.**"
+    )
 
 
 def _training(

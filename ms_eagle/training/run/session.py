@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ms_eagle.drafters.eagle3.formats import OWN
+from ms_eagle.drafters.eagle3.layouts import write_head
 from ms_eagle.errors import UserError
 from ms_eagle.system import files, home
 from ms_eagle.system.progress import Progress
@@ -14,7 +16,7 @@ from ms_eagle.training.batches import Batches
 from ms_eagle.training.config import TrainingConfig
 from ms_eagle.training.features.source import FeatureSource
 from ms_eagle.training.preparation import Sources, Start
-from ms_eagle.training.run import curves, export
+from ms_eagle.training.run import curves
 from ms_eagle.training.run import folder as run_folder
 from ms_eagle.training.run.checkpoint import RunProgress
 from ms_eagle.training.run.folder import RunFolder
@@ -87,6 +89,7 @@ class _Run:
             say,
         )
         self._data = preparation.card_data(sources, start)
+        self._layout = {"layout": sources.layout, "teacher": sources.facts, "dtype": config.output.dtype}
         shape = {"rows": how.rows, "length": how.row_length, "seed": how.seed}
         self._batches = Batches(
             sources.corpus,
@@ -151,9 +154,8 @@ class _Run:
 
     def _publish(self, tensors: dict[str, np.ndarray], at: RunProgress, score: Acceptance) -> None:
         head = self._folder.head
-        export.write_head(
-            head, self._start.config, tensors, self._start.vocabulary, self._config.output.dtype
-        )
+        ids = self._start.vocabulary.target_ids
+        write_head(head, self._start.config, tensors, ids, **self._layout, trained_by=OWN)
         steps, evaluations = self._metrics.steps(), self._metrics.evaluations()
         text = card(self._config, self._start.config, self._data, at, score, steps, evaluations, self._steps)
         files.write_text(head / "README.md", text)

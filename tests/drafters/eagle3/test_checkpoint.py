@@ -433,25 +433,30 @@ def test_a_small_teacher_needs_explicit_taps(tmp_path):
         ({"rms_norm_eps": None}, "no rms_norm_eps"),
         ({"num_hidden_layers": 24}, "num_hidden_layers 24"),
         ({"attention_bias": True}, "attention_bias"),
-        ({"norm_output": True}, "norm_output is set"),
-        ({}, "names no taps"),
+        ({"norm_output": True}, "set drafter.norm_output=false"),
+        ({"norm_output": False}, "set drafter.raw_logits=true"),
     ],
 )
 def test_notes(tmp_path, options, noted):
     config, weights = _parts()
     head = load_head(head_files.write(tmp_path, {**config, **options}, weights), teacher=TEACHER)
-    assert any(noted in note for note in head.config.notes), head.config.notes
+    sentences = (*head.config.notes, *head.config.doubts)
+    assert any(noted in sentence for sentence in sentences), sentences
 
 
 def test_a_head_with_nothing_to_say_has_no_notes(tmp_path):
     config = head_files.speculators_config(CONFIG, eagle_aux_hidden_state_layer_ids=[2, 5, 7])
     weights = {**head_files.tensors(CONFIG, layer="layers.0."), **head_files.vocabulary(CONFIG)}
     path = head_files.write(tmp_path, config, weights)
-    assert load_head(path, teacher=TEACHER).config.notes == ()
+    quiet = load_head(path, teacher=TEACHER).config
+    assert (quiet.notes, quiet.doubts) == ((), ())
     del config["norm_before_residual"]
     path = head_files.write(tmp_path, config, weights)
-    (note,) = load_head(path, teacher=TEACHER).config.notes
-    assert "norm_before_residual" in note
+    (doubt,) = load_head(path, teacher=TEACHER).config.doubts
+    assert "drafter.norm_before_residual=true" in doubt
+    settled = load_head(path, teacher=TEACHER, variants={"norm_before_residual": True}).config
+    assert (settled.norm_before_residual, settled.doubts) == (True, ())
+    assert "used as asked" in settled.notes[0]
 
 
 @pytest.mark.parametrize("place", ["rope_theta", "rope_parameters", "rope_scaling"])

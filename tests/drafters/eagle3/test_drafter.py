@@ -119,6 +119,7 @@ class Drafting:
 HEADS = {
     "plain": {},
     "full vocabulary": {"draft_vocab_size": VOCABULARY, "shares_lm_head": True},
+    "raw logits, features normed twice": {"raw_logits": True, "double_norm": True},
     "two layers, normed features": {"num_layers": 2, "norm_output": True, "norm_before_residual": True},
 }
 

@@ -25,8 +25,8 @@ def test_defaults(layers, taps):
 @pytest.mark.parametrize(
     ("ids", "nested", "layers", "taps", "noted"),
     [
-        (None, False, 36, (2, 18, 33), "names no taps"),
-        ([], True, 36, (2, 18, 33), "names no taps"),
+        (None, False, 36, (2, 18, 33), None),
+        ([], True, 36, (2, 18, 33), None),
         ([2, 18, 33], False, 36, (2, 18, 33), None),  # speculators, vLLM: inputs
         ([2, 18, 33], True, 36, (2, 18, 33), None),  # inputs, recognised although nested
         ([1, 17, 32], True, 36, (2, 18, 33), "outputs of blocks"),  # SpecForge, Model-Optimizer: outputs

@@ -139,7 +139,14 @@ def test_smoothing_is_a_mean_of_what_is_there():
 
 def test_the_card_says_what_the_head_is(path):
     data = CardData(
-        "hf:org/teacher", "ab" * 32, {"self": 5, "code": 7}, {"self": 50, "code": 90}, "cd" * 32, 0.975, 0.968
+        "hf:org/teacher",
+        "ab" * 32,
+        "sglang",
+        {"self": 5, "code": 7},
+        {"self": 50, "code": 90},
+        "cd" * 32,
+        0.975,
+        0.968,
     )
     steps, evaluations = figures(300)
     text = card(
@@ -156,6 +163,8 @@ def test_the_card_says_what_the_head_is(path):
     assert "license: apache-2.0" in front
     for line in (
         "# EAGLE-3 head for hf:org/teacher",
+        "The layout `sglang` is for SGLang",
+        "It has fc_norm (EAGLE-3.1)",
         "| draft vocabulary | 6 of 96 tokens |",
         "| taps (inputs of teacher blocks) | 2, 4, 6 |",
         "| all | 12 | 140 |",
@@ -173,7 +182,7 @@ def test_the_card_says_what_the_head_is(path):
 
 def test_the_card_names_no_place_of_the_machine(path):
     config = load_training_config(path, ["head.start=/home/somebody/runs/first"])
-    data = CardData("hf:org/teacher", "ab" * 32, {"self": 5}, {"self": 50}, "cd" * 32, 0.9, 0.9)
+    data = CardData("hf:org/teacher", "ab" * 32, "sglang", {"self": 5}, {"self": 50}, "cd" * 32, 0.9, 0.9)
     progress = RunProgress(300, 5400.0, 300, 2.0)
     text = card(config, head(), data, progress, Acceptance(1234, (0.75,)), *figures(300), 400)
     assert "| started from | first |" in text
