@@ -106,11 +106,11 @@ def _other_options(plain: Reading, teacher: DecoderConfig) -> Iterator[Reading]:
         )
     for option in VARIANTS:
         value = not getattr(config, option)
-        said = str(value).lower()
+        text = str(value).lower()
         yield replace(
             plain,
-            name=f"{option} {said}",
-            advice=f"set drafter.{option}={said}",
+            name=f"{option} {text}",
+            advice=f"set drafter.{option}={text}",
             config=replace(config, **{option: value}),
         )
 

@@ -80,7 +80,7 @@ def obstacles(config: HeadConfig, layout: str, num_layers: int) -> list[str]:
     """
     default = head_taps.default_taps(num_layers)
     own_width = config.hidden_size != config.target_hidden_size
-    found = [
+    lost = [
         field.name
         for field in fields(config)
         if getattr(config, field.name) is True and field.name not in LAYOUTS[layout].options
@@ -92,15 +92,18 @@ def obstacles(config: HeadConfig, layout: str, num_layers: int) -> list[str]:
             f"head_dim {config.head_dim}": config.num_heads * config.head_dim != config.hidden_size,
             f"{config.rope.scaling} rope scaling": config.rope.scaling != "default",
         }
-    elif layout == "sglang":  # it overwrites an embedding of the teacher's width with the teacher's
-        others = {"an embedding of its own": config.own_embedding and not own_width}
+    elif layout == "sglang":
+        others = {  # it overwrites an embedding of the teacher's width, and takes E values for a feature
+            "an embedding of its own": config.own_embedding and not own_width,
+            "taps as wide as a feature": config.num_taps * config.target_hidden_size == config.hidden_size,
+        }
     else:
         others = {
             f"hidden size {config.hidden_size} beside the teacher's": own_width,
             "biases of q, k, v or of o alone": config.qkv_bias != config.o_bias,
             "mlp_bias with qk_norm": config.mlp_bias and config.qk_norm,
         }
-    found += [what for what, there in others.items() if there]
+    lost += [what for what, there in others.items() if there]
     if layout != "safeailab" and config.taps != default:
         try:
             nested, ids = layout == "sglang", _tap_ids(config, layout)
@@ -108,8 +111,8 @@ def obstacles(config: HeadConfig, layout: str, num_layers: int) -> list[str]:
         except UserError:
             read = ()
         if read != config.taps:
-            found.append(f"taps {list(config.taps)}, whose ids mean others")
-    return found
+            lost.append(f"taps {list(config.taps)}, whose ids mean others")
+    return lost
 
 
 def chosen(config: HeadConfig, layout: str | None, num_layers: int) -> str:

@@ -8,8 +8,8 @@ from ms_eagle.system import json_file
 from ms_eagle.system.locks import FileLock
 from ms_eagle.training.config import TrainingConfig
 
-# What may differ when a run is continued: places, and patience.
-_FREE = ("data.teacher", "data.corpus", "data.features", "data.wait", "output.directory")
+# What may differ when a run is continued: places, patience, and who is to read the head.
+_FREE = ("data.teacher", "data.corpus", "data.features", "data.wait", "output.directory", "output.layout")
 
 
 class RunFolder:

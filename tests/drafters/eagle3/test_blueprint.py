@@ -13,10 +13,10 @@ from ms_eagle.paths import HEADS
 
 class Progress:
     def __init__(self):
-        self.said = []
+        self.notes = []
 
     def note(self, text):
-        self.said.append(text)
+        self.notes.append(text)
 
 
 @pytest.fixture
@@ -26,14 +26,10 @@ def opened(tmp_path):
 
     def open_head(options, **keys):
         head = tiny_eagle.head_dir(model, tmp_path, **options)
-        given = json.loads((head / "config.json").read_text())
-        (head / "config.json").write_text(
-            json.dumps({**given, "architectures": ["LlamaForCausalLMEagle3"], "rope_theta": 10000.0})
-        )
         section = {"kind": "eagle3", "source": str(head), **keys}
         config = Config.model_validate({"model": {"source": str(model)}, "drafter": section})
         progress = Progress()
-        return blueprint.open_head(config, tiny_eagle.decoder(model), progress).head.config, progress.said
+        return blueprint.open_head(config, tiny_eagle.decoder(model), progress).head.config, progress.notes
 
     return open_head
 
@@ -43,16 +39,16 @@ def opened(tmp_path):
     [({"norm_output": True}, "norm_output", False), ({"norm_output": False}, "raw_logits", True)],
 )
 def test_a_doubt_is_said_once_and_settled_by_its_key(opened, option, key, value):
-    _, said = opened(option)
-    assert len(said) == 1
-    assert f"set drafter.{key}={str(value).lower()}" in said[0]
-    config, said = opened(option, **{key: value})
-    assert (getattr(config, key), said) == (value, [])
+    _, notes = opened(option)
+    assert len(notes) == 1
+    assert f"set drafter.{key}={str(value).lower()}" in notes[0]
+    config, notes = opened(option, **{key: value})
+    assert (getattr(config, key), notes) == (value, [])
 
 
 def test_a_head_without_doubts_and_every_switch(opened):
-    config, said = opened({"trained_by": "ms_eagle", "norm_output": True})
-    assert (config.norm_output, said) == (True, [])
+    config, notes = opened({"trained_by": "ms_eagle", "norm_output": True})
+    assert (config.norm_output, notes) == (True, [])
     config, _ = opened({}, **dict.fromkeys(VARIANTS, True))
     assert all(getattr(config, name) for name in VARIANTS)
 

@@ -440,8 +440,8 @@ def test_a_small_teacher_needs_explicit_taps(tmp_path):
 def test_notes(tmp_path, options, noted):
     config, weights = _parts()
     head = load_head(head_files.write(tmp_path, {**config, **options}, weights), teacher=TEACHER)
-    said = (*head.config.notes, *head.config.doubts)
-    assert any(noted in each for each in said), said
+    sentences = (*head.config.notes, *head.config.doubts)
+    assert any(noted in sentence for sentence in sentences), sentences
 
 
 def test_a_head_with_nothing_to_say_has_no_notes(tmp_path):
