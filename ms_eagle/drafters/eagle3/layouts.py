@@ -93,7 +93,7 @@ def obstacles(config: HeadConfig, layout: str, num_layers: int) -> list[str]:
             f"{config.rope.scaling} rope scaling": config.rope.scaling != "default",
         }
     elif layout == "sglang":
-        others = {  # it overwrites an embedding of the teacher's width, and takes taps of E values for a feature
+        others = {  # it overwrites an embedding of the teacher's width, and takes E values for a feature
             "an embedding of its own": config.own_embedding and not own_width,
             "taps as wide as a feature": config.num_taps * config.target_hidden_size == config.hidden_size,
         }
