@@ -59,3 +59,8 @@ def busy(seconds: float = 0.5) -> float | None:
     watch = Watch()
     time.sleep(seconds)
     return watch.elsewhere()
+
+
+def has_npu() -> bool:
+    """Whether the Ascend driver shows a device of this machine."""
+    return any(Path("/dev").glob("davinci[0-9]*"))

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from ms_eagle.config import schema
 from ms_eagle.config.sections import Config, load_config
 from ms_eagle.errors import UserError
+from ms_eagle.system import machine
 
 
 @pytest.fixture
@@ -238,3 +239,24 @@ def test_any_value_is_accepted_as_it_is_or_explained_in_one_line(given_values):
         for name, value in given_values.items():
             section, key = name.split(".")
             assert getattr(getattr(config, section), key) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "npu", "shape"),
+    [
+        ("", False, (7, 3, 4)),
+        ("", True, (16, 5, 8)),
+        ("execution: {device: CPU}\n", True, (7, 3, 4)),
+        ("execution: {device: Ascend}\n", False, (16, 5, 8)),
+        ("tree: {budget: 9}\n", False, (9, 3, 4)),
+    ],
+)
+def test_the_tree_suits_the_device(write, monkeypatch, text, npu, shape):
+    monkeypatch.setattr(machine, "has_npu", lambda: npu)
+    tree = load_config(write(f"model: {{source: here}}\n{text}")).tree
+    assert (tree.budget, tree.depth, tree.branch) == shape
+
+
+@pytest.mark.parametrize("section", ["tree: 5", "tree: null", "execution: []"])
+def test_a_section_that_is_none_is_refused(write, section):
+    assert section.partition(":")[0] in error_of(write(f"model: {{source: here}}\n{section}\n"))
