@@ -161,7 +161,9 @@ def parse(argv: list[str]) -> Namespace:
         help="files of conversations as in MT-Bench (default: configs/prompts/benchmark/*.jsonl, with at most"
         f" {BUNDLED_TOKENS} new tokens a turn)",
     )
-    what.add_argument("--limit", metavar="T", type=command_line.count, help="only the first T turns")
+    what.add_argument(
+        "--limit", metavar="T", type=command_line.count, help="so many turns, across categories"
+    )
     what.add_argument(
         "--max-new-tokens", metavar="X", type=command_line.count, help="replaces generation.max_new_tokens"
     )

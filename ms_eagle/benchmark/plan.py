@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from ms_eagle.errors import UserError
@@ -42,7 +43,7 @@ class Question:
 
 
 def plan(files: Sequence[Path], limit: int | None = None) -> list[Question]:
-    """All questions of prompt files, in order, cut after ``limit`` turns.
+    """All questions of prompt files, in order; with ``limit`` so many turns, across categories.
 
     Raises:
         UserError: a file cannot be read or is not of the form of ``prompts``; two files have one name.
@@ -54,17 +55,27 @@ def plan(files: Sequence[Path], limit: int | None = None) -> list[Question]:
             f"--prompts: two files are named {twice}; expected different names, which tell turns apart"
         )
     questions: list[Question] = []
-    left = limit
     for file in files:
         for prompt in read_prompts(file):
-            key = f"{file.stem}:{prompt.question_id}"
-            where = f"{file}:{prompt.line}"
-            turns = prompt.turns if left is None else prompt.turns[:left]
-            if turns:
-                category = prompt.category or file.stem
-                questions.append(Question(key, file.stem, category, turns, where, len(questions)))
-            left = None if left is None else left - len(turns)
-    return questions
+            key, where = f"{file.stem}:{prompt.question_id}", f"{file}:{prompt.line}"
+            category = prompt.category or file.stem
+            questions.append(Question(key, file.stem, category, prompt.turns, where, len(questions)))
+    return questions if limit is None else _limited(questions, limit)
+
+
+def _limited(questions: Sequence[Question], limit: int) -> list[Question]:
+    """Questions of ``limit`` turns together, from every category in turn, in the order that they had."""
+    queues: dict[str, list[Question]] = {}
+    for question in questions:
+        queues.setdefault(question.category, []).append(question)
+    rounds = [each for row in zip_longest(*queues.values()) for each in row if each is not None]
+    chosen: list[Question] = []
+    for question in rounds:
+        if limit > 0:
+            chosen.append(replace(question, turns=question.turns[:limit]))
+            limit -= len(question.turns)
+    chosen.sort(key=lambda question: question.number)
+    return [replace(question, number=number) for number, question in enumerate(chosen)]
 
 
 def shard(questions: Sequence[Question], rank: int, ranks: int) -> list[Question]:

@@ -40,6 +40,13 @@ def test_a_limit_counts_turns(files, limit, count):
     assert names(plan(files, limit)) == names(plan(files))[:count]
 
 
+def test_a_limit_takes_questions_across_categories(tmp_path):
+    asked = [(category, f"{category}{n}") for category in "abc" for n in range(4)]
+    file = write(tmp_path / "x.jsonl", *({"category": c, "turns": [text]} for c, text in asked))
+    assert [q.turns for q in plan([file], 5)] == [("a0",), ("a1",), ("b0",), ("b1",), ("c0",)]
+    assert [q.number for q in plan([file], 5)] == list(range(5))
+
+
 def test_who_begins_alternates_over_questions_and_over_turns(files):
     """Otherwise every second turn would have the same engine first."""
     first = [[q.teacher_first(t) for t in range(len(q.turns))] for q in plan(files)]
