@@ -39,6 +39,7 @@ def main(argv: list[str]) -> int:
     alone = ["drafter.kind=none", "execution.mode=performance", "execution.trace=null"]
     config = load_config(args.config, [*args.overrides, *alone, f"execution.batch_size={args.batch}"])
     prompts = tuple((path.stem, tuple(read_prompts(path))) for path in args.prompts)
+    files.make_parent(args.out, "--out")
     files.check_output(args.out, "--out", [args.config, *args.prompts, *args.imports])
     command_line.begin(args.verbose)
     # MindSpore takes seconds to import: not before everything that can be refused has been checked.

@@ -24,12 +24,15 @@ The records of a trace are described in docs/trace.md.
 
 def main(argv: list[str]) -> int:
     """Run the command line; mistakes are raised as UserError."""
-    parser = command_line.Parser("TRACE.jsonl --out HTML", DESCRIPTION, EPILOG)
+    parser = command_line.Parser("TRACE.jsonl [--out HTML]", DESCRIPTION, EPILOG)
     what = parser.add_argument_group("what to draw")
     what.add_argument("trace", metavar="TRACE.jsonl", type=Path, help="the trace")
-    what.add_argument("--out", metavar="HTML", type=Path, required=True, help="the page to write")
+    what.add_argument(
+        "--out", metavar="HTML", type=Path, help="the page to write (default: the trace's name, with .html)"
+    )
     parser.add_common_options()
     args = parser.parse_args(argv)
+    args.out = args.out or args.trace.with_suffix(".html")
     files.check_output(args.out, "--out", [args.trace])
     command_line.begin(args.verbose)
     from ms_eagle.reference.page.view import page

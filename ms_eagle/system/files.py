@@ -51,6 +51,19 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def make_parent(path: Path, name: str) -> None:
+    """Make the directory of a file to write, unless it is there.
+
+    Raises:
+        UserError: it cannot be made; ``name`` is the option that named the file.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{name}: cannot make the directory of {path}: {reason}") from error
+
+
 def check_output(path: Path, name: str, inputs: Iterable[Path] = ()) -> None:
     """Refuse a file to write before any work is done for it; nothing is created.
 

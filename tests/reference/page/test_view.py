@@ -251,7 +251,9 @@ def test_the_command_line_writes_the_page_and_names_mistakes(tmp_path, trace):
     assert missing.returncode == 2
     assert missing.stderr.startswith("error: cannot read")
     assert len(missing.stderr.splitlines()) == 1
-    assert run_tool(trace.path).returncode == 2
+    beside = run_tool(trace.path)
+    assert (beside.returncode, beside.stdout) == (0, f"{trace.path.with_suffix('.html')}\n")
+    trace.path.with_suffix(".html").unlink()
     before = trace.path.read_bytes()
     for place, message in ((trace.path, "is read by this run"), (tmp_path / "none" / "p", "no directory")):
         refused = run_tool(trace.path, "--out", place)
