@@ -92,7 +92,9 @@ def find_compiler() -> str:
         found = shutil.which(name)
         if found is not None:
             return found
-    raise NativeUnavailable("no C++ compiler (g++, c++ or clang++) on the search path")
+    raise NativeUnavailable(
+        "no C++ compiler (g++, c++ or clang++) on the search path: install one, such as with apt install g++"
+    )
 
 
 def source_files(directory: Path = SOURCES) -> list[Path]:
@@ -127,7 +129,7 @@ def build(
         compiler: None is ``find_compiler()``.
         extra: further compiler flags, such as ``SANITIZE``.
         sources: the directory of the sources.
-        notice: is told in one line of a cache that is not this user's alone.
+        notice: is told in one line of a cache that is not this user's alone, and that a build begins.
 
     Raises:
         NativeUnavailable: no compiler and no library, a compilation that fails, or no place to write it to.
@@ -151,7 +153,10 @@ def build(
         place = private.writable(directory, notice)
         with _building(place):
             library = next(_libraries(place, name), None)  # another process may have been first
-            return _compile(place / name, (compiler, *flags), sources) if library is None else library
+            if library is None:
+                notice("building the native kernels for this processor, once; this takes about half a minute")
+                library = _compile(place / name, (compiler, *flags), sources)
+            return library
     except (OSError, Exposed, UserError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise NativeUnavailable(f"cannot write the compiled kernels to {directory}: {reason}") from error
@@ -234,8 +239,6 @@ def _run(command: Sequence[str], workspace: Path | None = None) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NativeUnavailable(f"the C++ compiler {command[0]} could not be run: {error}") from error
     if done.returncode != 0:
-        if workspace is not None and shutil.disk_usage(workspace).free < _ROOM:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # compilers and linkers say it in riddles
         if workspace is not None and shutil.disk_usage(workspace).free < _ROOM:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # compilers and linkers say it in riddles
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()

@@ -51,6 +51,7 @@ def test_without_a_compiler_auto_says_so_and_falls_back(no_compiler):
     assert choose("auto", told=told).name == "eager"
     assert len(told) == 1
     assert "no C++ compiler" in told[0]
+    assert "apt install g++" in told[0]
     assert "\n" not in told[0]
 
 
