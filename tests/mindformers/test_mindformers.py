@@ -414,10 +414,11 @@ def test_save_and_reload(native, spec, tokenizer, ids, tmp_path):
     expected = spec.generate(ids)
     assert same(reloaded.generate(ids), expected)
     assert reloaded.completions[0].drafter == "eagle3"
-    named = pipeline("text_generation", model=str(moved), tokenizer=tokenizer, mode=0, device_target="CPU")
-    assert named("Hello world")[0]["text_generation_text"] == tokenizer.batch_decode(
-        expected, skip_special_tokens=True
-    )
+    for given in ({"tokenizer": tokenizer}, {}):  # without one the directory's own is found
+        named = pipeline("text_generation", model=str(moved), mode=0, device_target="CPU", **given)
+        assert named("Hello world")[0]["text_generation_text"] == tokenizer.batch_decode(
+            expected, skip_special_tokens=True
+        )
     with pytest.raises(UserError, match="holds the teacher itself"):
         reloaded.save_pretrained(str(moved / "teacher"))
     with pytest.raises(UserError, match="found ''"):
