@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-import transformers
 from mindformers import (
     AutoModel,
     AutoModelForCausalLM,
-    AutoTokenizer,
     GenerationConfig,
     LogitsProcessorList,
     MindFormerModuleType,
@@ -313,24 +311,13 @@ class EagleForCausalLM(PreTrainedModel):
             }
             config = EagleConfig(**{**values, **options, "name_or_path": str(directory)})
         model = cls(config)
-        _register_tokenizer(directory)
+        saving.register_tokenizer(directory)
         return model
 
 
 _LOADING = frozenset(
     ("cache_dir", "force_download", "local_files_only", "token", "revision", "ignore_mismatched_sizes")
 )  # of Hugging Face repositories; there is nothing to fetch for a directory
-
-
-def _register_tokenizer(directory: Path) -> None:
-    """Tell MindFormers' AutoTokenizer, which pipelines ask next, the classes of a directory's tokenizer."""
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    except (OSError, ValueError, ImportError):  # there is none: a pipeline needs one from its caller
-        return
-    fast = type(tokenizer)
-    slow = getattr(fast, "slow_tokenizer_class", None)
-    AutoTokenizer.register(EagleConfig, slow, fast, exist_ok=True)
 
 
 def _is_message(turn: Any) -> bool:

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import mindformers
 from mindformers import GenerationConfig
 from transformers import AutoTokenizer
 
@@ -71,6 +72,17 @@ def save(directory: Path, config: EagleConfig, engine: Engine, generation: Gener
     options = {k: v for k, v in generation.to_dict().items() if not k.startswith("_") and v is not None}
     files.write_text(target / "generation_config.json", json.dumps(options, indent=2) + "\n")
     files.write_text(target / "config.json", json.dumps(facts, indent=2) + "\n")
+
+
+def register_tokenizer(directory: Path) -> None:
+    """Tell MindFormers' AutoTokenizer, which pipelines ask next, the classes of a directory's tokenizer."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, ImportError):  # there is none: a pipeline needs one from its caller
+        return
+    fast = type(tokenizer)
+    slow = getattr(fast, "slow_tokenizer_class", None)
+    mindformers.AutoTokenizer.register(EagleConfig, slow, fast, exist_ok=True)
 
 
 def _name_tokenizer_class(teacher: Path, settings: Path) -> None:
