@@ -112,7 +112,7 @@ def params_tensor(params: Sequence[SamplingParams]) -> np.ndarray:  # float32 [B
             p.top_p,
             -math.log(p.min_p) if p.min_p > 0 else NO_MIN_P,
             p.repetition_penalty,
-            float(p.keep_crossing or p.top_p == 1),  # nothing crosses a limit of 1
+            float(p.keep_crossing or np.float32(p.top_p) == 1),  # nothing crosses a limit of 1
             p.min_length if p.end_ids else 0,
             *(p.end_ids[min(i, len(p.end_ids) - 1)] if p.end_ids else 0 for i in range(MAX_END_IDS)),
         )

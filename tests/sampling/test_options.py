@@ -128,3 +128,10 @@ def test_kept_sets_equal_those_of_transformers(seed, size, temperature, top_k, t
     assert ours == transformers_kept(logits, seen, params)
     fixed = set(reference.choose_fixed(logits, seen, params, 0.5)[1])
     assert fixed == {i for i in ours if (changed.max() - changed[i]) / temperature < 40 * math.log(2)}
+
+
+def test_a_top_p_that_is_1_as_float32_is_off():
+    below = 1 - 2.0**-53
+    assert below < 1 == np.float32(below)
+    (row,) = params_tensor([SamplingParams(temperature=1.0, top_p=below, keep_crossing=False)])
+    assert (row[2], row[PARAMS.index("keep_crossing")]) == (1, 1)

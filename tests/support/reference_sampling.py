@@ -79,7 +79,7 @@ def choose_fixed(logits, seen, params: SamplingParams, uniform):
     while preceding < target:
         preceding += weights[nucleus]
         nucleus += 1
-    if not params.keep_crossing and params.top_p < 1 and preceding > weights[nucleus - 1]:
+    if not params.keep_crossing and np.float32(params.top_p) < 1 and preceding > weights[nucleus - 1]:
         nucleus -= 1
     if params.min_p > 0:
         limit = int(min(np.float32(-np.log(params.min_p)) * np.float32(2**22), np.float32(2**27 - 8)))
