@@ -50,7 +50,7 @@ def test_refusals_before_anything_is_loaded(tmp_path):
     for arguments, message in (
         ([], "the following arguments are required: --out"),
         (["--out", tmp_path / "c.txt"], f"--out {tmp_path / 'c.txt'}: expected a name that ends in .npz"),
-        (["--out", tmp_path / "no" / "c.npz"], f"--out: cannot write {tmp_path / 'no'}"),
+        (["--out", held_out / "c.npz"], f"--out: cannot make the directory of {held_out / 'c.npz'}"),
         (["--out", out, "--self", "-1"], "--self is -1; expected 0 or more"),
         (["--out", out, "--batch", "0"], "--batch is 0; expected 1 or more"),
         (["--out", out, "--prompts", tmp_path / "none"], f"{tmp_path / 'none'}: No such file"),
@@ -60,6 +60,7 @@ def test_refusals_before_anything_is_loaded(tmp_path):
     ):
         assert refusal(*arguments).startswith(message)
     assert not out.exists()
+    assert "no conversation is left" in refusal("--out", tmp_path / "new" / "c.npz")  # its directory is made
 
 
 def test_bundled_prompts_are_various():
