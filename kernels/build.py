@@ -26,10 +26,6 @@ _ROOM = 1 << 24  # bytes of disk; a library and what its compilation leaves for 
 _LIBRARY, _RECORD = "kernels.so", "record.json"
 _OPERATOR = re.compile(r"^MS_EAGLE_OP\((\w+)\)", re.MULTILINE)
 _NAME = re.compile("ms_eagle_[a-z0-9]+_[0-9a-f]{24}_[0-9a-f]{8}")
-_ROOM = 1 << 24  # bytes of disk; a library and what its compilation leaves for a moment take no more
-_ROOM = 1 << 24  # bytes of disk; a library and what its compilation leaves for a moment take no more
-_LIBRARY, _RECORD = "kernels.so", "record.json"
-_NAME = re.compile("ms_eagle_[a-z0-9]+_[0-9a-f]{24}_[0-9a-f]{8}")
 
 # -ffp-contract=off: the sources spell out every fused multiply-add, so that results do not hang on inlining.
 _FLAGS = (
@@ -40,18 +36,13 @@ _FLAGS = (
 # MindSpore closes the library of an op it drops, while the pool's threads may still be in its code.
 _STAY_LOADED = ("-Wl,-z,nodelete",) if platform.system() == "Linux" else ()
 
-LEVELS = {
-    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma"),
-    "avx2": ("-mavx2", "-mfma"),
-    "portable": (),
-}
-"""Instruction sets, best first, and the flags that choose them; the portable one is NEON on ARM."""
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
+_EXTENSIONS = {"vnni": ("avx512vnni", *_AVX512), "avx512": _AVX512, "avx2": _AVX2, "portable": ()}
+_SPELLING = {"avx512vnni": "avx512_vnni"}  # of an extension in /proc/cpuinfo, where it is not the flag's
 
-_NEEDED = {
-    "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"},
-    "avx2": {"avx2", "fma"},
-    "portable": set(),
-}
+LEVELS = {level: tuple(f"-m{each}" for each in needed) for level, needed in _EXTENSIONS.items()}
+"""Instruction sets, best first, and the flags that choose them; the portable one is NEON on ARM."""
 
 SANITIZE = (
     "-fsanitize=address,undefined",
@@ -74,7 +65,8 @@ def usable_levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
         text = ""
     line = next((line for line in text.splitlines() if line.startswith("flags")), "")
     flags = set(line.partition(":")[2].split())
-    return tuple(level for level in LEVELS if _NEEDED[level] <= flags)
+    needed = {level: {_SPELLING.get(each, each) for each in some} for level, some in _EXTENSIONS.items()}
+    return tuple(level for level in LEVELS if needed[level] <= flags)
 
 
 def default_directory() -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ms_eagle.kernels.build import SOURCES, NativeUnavailable, build, discard
+from ms_eagle.kernels.formats import GROUP, Codes
 
 PANEL = 32
 """Columns of a panel of packed weights (``kPanel`` in ``cpu/panel.h``)."""
@@ -56,6 +57,8 @@ class Library:
             stream.argtypes, stream.restype = (_MEMORY, ctypes.c_int64), ctypes.c_float
             self._functions.ms_eagle_settle.argtypes = (_MEMORY, ctypes.c_int64)
             pack.argtypes = (_MEMORY, ctypes.c_int64, ctypes.c_int64, _MEMORY, ctypes.c_int64)
+            pack_codes = self._functions.ms_eagle_pack_codes
+            pack_codes.argtypes = (_MEMORY, _MEMORY, _MEMORY, ctypes.c_int, *pack.argtypes[1:])
         except (OSError, AttributeError) as error:
             raise NativeUnavailable(f"the compiled kernels in {path} cannot be loaded: {error}") from error
 
@@ -68,26 +71,47 @@ class Library:
         """Set ``threads``, at least 1; results do not depend on it."""
         self._functions.ms_eagle_set_threads(count)
 
-    def pack(self, weight: np.ndarray) -> np.ndarray:
-        """Pack a weight matrix ``[out, in]`` into panels, float32 ``[ceil(out / 32), in, 32]``."""
-        return self._pack((weight,))
+    def pack(self, *weights: np.ndarray) -> np.ndarray:
+        """Pack matrices ``[out, in]`` into panels, float32 ``[count * ceil(out / 32), in, 32]``.
 
-    def pack_pair(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-        """Pack two matrices ``[out, in]``, their panels taking turns: ``[2 * ceil(out / 32), in, 32]``."""
-        if gate.shape != up.shape:
-            raise NativeError(f"pack_pair: shapes {gate.shape} and {up.shape}; expected two alike")
-        return self._pack((gate, up))
-
-    def _pack(self, matrices: Sequence[np.ndarray]) -> np.ndarray:
-        if matrices[0].ndim != 2 or min(matrices[0].shape) < 1:
-            raise NativeError(f"pack: a weight of shape {matrices[0].shape}; expected [out, in]")
-        out, width = matrices[0].shape
-        step = len(matrices)
-        packed = np.empty((step * -(-out // PANEL), width, PANEL), np.float32)
-        for i, matrix in enumerate(matrices):
-            matrix = np.ascontiguousarray(matrix, np.float32)
+        Args:
+            weights: one, or several alike whose panels take turns.
+        """
+        out, columns = _alike([weight.shape for weight in weights])
+        packed = np.empty((len(weights) * -(-out // PANEL), columns, PANEL), np.float32)
+        for i, weight in enumerate(weights):
+            matrix = np.ascontiguousarray(weight, np.float32)
             self._check(
-                self._functions.ms_eagle_pack(matrix.ctypes.data, out, width, packed[i:].ctypes.data, step)
+                self._functions.ms_eagle_pack(
+                    matrix.ctypes.data, out, columns, packed[i:].ctypes.data, len(weights)
+                )
+            )
+        return packed
+
+    def pack_codes(self, *weights: Codes) -> np.ndarray:
+        """Pack matrices of one kind of codes, uint8 ``[count * ceil(out / 32), in, bytes of an input]``.
+
+        Args:
+            weights: one, or several alike whose panels take turns.
+        """
+        out, columns = _alike([weight.shape for weight in weights])
+        bits, minima = weights[0].bits, weights[0].minima is not None
+        width = PANEL * bits // 8 + (2 if minima else 1) * 2 * PANEL // GROUP
+        packed = np.empty((len(weights) * -(-out // PANEL), columns, width), np.uint8)
+        for i, weight in enumerate(weights):
+            arrays = [
+                None if array is None else np.ascontiguousarray(array)
+                for array in (weight.codes, weight.scales, weight.minima)
+            ]
+            self._check(
+                self._functions.ms_eagle_pack_codes(
+                    *(None if array is None else array.ctypes.data for array in arrays),
+                    bits,
+                    out,
+                    columns,
+                    packed[i:].ctypes.data,
+                    len(weights),
+                )
             )
         return packed
 
@@ -111,8 +135,8 @@ class Library:
         return thread
 
     def stream(self, array: np.ndarray) -> float:
-        """Read a contiguous float32 array once, on all threads, and return its sum: the floor of any step."""
-        return self._functions.ms_eagle_stream(array.ctypes.data, array.size)
+        """Read an array once, on all threads, and return its sum as float32: the floor of any step."""
+        return self._functions.ms_eagle_stream(array.ctypes.data, array.nbytes // 4)
 
     def call(self, op: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Call an op of ``cpu/ops.cc`` on C-contiguous arrays; outputs are written in place.
@@ -137,6 +161,16 @@ class Library:
     def _check(self, status: int) -> None:
         if status != 0:
             raise NativeError(self._functions.ms_eagle_last_error().decode(errors="replace"))
+
+
+def _alike(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+    """The shape ``(out, in)`` of matrices that share panels."""
+    first = shapes[0]
+    if len(first) != 2 or min(first) < 1:
+        raise NativeError(f"pack: a weight of shape {first}; expected [out, in]")
+    if any(shape != first for shape in shapes):
+        raise NativeError(f"pack: shapes {' and '.join(map(str, shapes))}; expected all alike")
+    return first[0], first[1]
 
 
 def load(

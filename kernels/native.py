@@ -1,4 +1,4 @@
-"""The native CPU kernels as Cells for graph mode; float32 throughout.
+"""The native CPU kernels as Cells for graph mode: rows in float32, matrices in float32 or as codes.
 
 What a row sees travels as ``visible``, int32 ``[B, N, 2 + X]``: entry ``(prefix, count, slots...)`` means the
 slots ``0..prefix-1``, then ``count`` more, in token order. A row that sees nothing gets zeros from attention.
@@ -9,7 +9,7 @@ import threading
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
-from ms_eagle.kernels.formats import StoredWeight, floats
+from ms_eagle.kernels.formats import StoredWeight, codes
 from ms_eagle.kernels.library import ABSENT, PANEL, Library
 from ms_eagle.kernels.operators import Operators
 
@@ -301,21 +301,26 @@ def settle(library: Library, *cells: nn.Cell) -> threading.Thread:
 
 
 def _parameter(array: np.ndarray, name: str) -> Parameter:
-    array = np.ascontiguousarray(array, np.float32)
     # The Parameter makes a copy of its own: one in between would be one too many.
     tensor = Tensor.from_numpy(array) if array.flags.writeable else Tensor(array)
     return Parameter(tensor, name=name, requires_grad=False)
 
 
 def _packed(operators: Operators, name: str, *weights: StoredWeight) -> Parameter:
-    """The panels of one matrix, or of a pair by turns."""
-    matrices = [floats(weight, "native") for weight in weights]
-    pack = operators.library.pack if len(matrices) == 1 else operators.library.pack_pair
-    return _parameter(pack(*matrices), name)
+    """The panels of one matrix, or of a pair by turns; of codes where all have codes of one kind."""
+    stored = [codes(weight) for weight in weights]
+    kinds = {None if each is None else (each.bits, each.minima is None) for each in stored}
+    if None not in kinds and len(kinds) == 1:
+        panels = operators.library.pack_codes(*[each for each in stored if each is not None])
+    else:
+        panels = operators.library.pack(*[weight.dense() for weight in weights])
+    return _parameter(panels, name)
 
 
 def _vector(weight: StoredWeight | None, name: str = "vector") -> Parameter | Tensor:
-    return Tensor(ABSENT) if weight is None else _parameter(floats(weight, "native"), name)
+    if weight is None:
+        return Tensor(ABSENT)
+    return _parameter(np.ascontiguousarray(weight.dense(), np.float32), name)
 
 
 def _layout(cache_shape: tuple[int, int, int, int]) -> Tensor:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from mindspore import nn
 
@@ -25,8 +26,9 @@ from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.backend import Backend
 from ms_eagle.models.commit import CloneReorder, FullReorder, KeepOrder
 from ms_eagle.models.kv_cache import KVCache
+from ms_eagle.models.quantisation import Asked, stored_as
 from ms_eagle.models.teacher import Teacher
-from ms_eagle.models.weight import Read, Weight
+from ms_eagle.models.weight import Weight
 from ms_eagle.reference.loading import ReferenceMode
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.loading import load_tokenizer
@@ -43,12 +45,31 @@ class Model:
     Attributes:
         files: where they are and came from.
         checkpoint, decoder, tokenizer: what they say.
+        weights: ``model.weights``.
     """
 
     files: ModelFiles
     checkpoint: Checkpoint
     decoder: DecoderConfig
     tokenizer: Tokenizer
+    weights: Literal["auto", "float32", "int8", "int4"] = "auto"
+
+    def asked(self, backend: Backend) -> Asked:
+        """The format that matrices are computed with.
+
+        Raises:
+            UserError: codes on an NPU, where there are no kernels for them yet.
+        """
+        if backend.name == "fused" and self.weights in ("int8", "int4"):
+            raise UserError(
+                f"model.weights is {self.weights}, for which there are no kernels on NPUs: set "
+                "model.weights=auto."
+            )
+        if self.weights != "auto":
+            return self.weights
+        if not backend.codes:
+            return "float32"
+        return "compact" if self.checkpoint.converted else "stored"
 
 
 def open_model(config: Config, progress: Progress) -> Model:
@@ -73,7 +94,7 @@ def open_model(config: Config, progress: Progress) -> Model:
             f"{files.directory}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
             f"{decoder.vocab_size}: they do not belong together."
         )
-    return Model(files, checkpoint, decoder, tokenizer)
+    return Model(files, checkpoint, decoder, tokenizer, config.model.weights)
 
 
 def start_device(config: Config, progress: Progress, strays: int) -> Backend:
@@ -107,11 +128,31 @@ def load_teacher(
     sizes: Sizes,
     taps: tuple[int, ...],
 ) -> Teacher:
-    """The teacher's Cell with its weights; ``taps`` as for ``Teacher``."""
+    """The teacher's Cell with its weights; ``taps`` as for ``Teacher``.
+
+    Raises:
+        UserError: see ``Model.asked``; values that codes cannot hold.
+    """
+    asked = model.asked(backend)
+    if asked == "compact":
+        kinds = ", ".join(model.checkpoint.converted)
+        progress.note(
+            f"matrices stored as {kinds}, for which there are no kernels, are computed with as int8"
+        )
     with progress.steps("loading weights", len(model.decoder.tensor_shapes())) as step:
+
+        def read(name: str) -> Weight:
+            step.advance()
+            try:
+                return stored_as(model.checkpoint.weight(name), asked)
+            except ValueError as error:
+                raise UserError(
+                    f"{model.files.directory}: {name}: {error}; set model.weights=float32."
+                ) from error
+
         return Teacher(
             model.decoder,
-            _counted(model.checkpoint.weight, step.advance),
+            read,
             backend,
             batch=sizes.batch,
             slots=sizes.slots,
@@ -140,7 +181,7 @@ def _load(config: Config, progress: Progress, reference: ReferenceMode) -> Engin
     check_tree(config)
     check_drafter(config)
     model = open_model(config, progress)
-    drafter = open_drafter(config, model.decoder, progress)
+    drafter = open_drafter(config, model, progress)
     sizes = sizes_of(config, drafter)
     backend = start_device(config, progress, max(1, sizes.depth))
     heads = (model.decoder.num_heads, model.decoder.num_kv_heads, model.decoder.head_dim)
@@ -218,7 +259,7 @@ def check_drafter(config: Config) -> None:
         kind.locate(config, Progress(quiet=True))
 
 
-def open_drafter(config: Config, decoder: DecoderConfig, progress: Progress) -> Blueprint | None:
+def open_drafter(config: Config, model: Model, progress: Progress) -> Blueprint | None:
     """What the section ``drafter`` asks for; None for the teacher alone.
 
     Raises:
@@ -227,7 +268,17 @@ def open_drafter(config: Config, decoder: DecoderConfig, progress: Progress) -> 
     kind = kind_of(config)
     if kind.open is None:
         return None
-    return checked(config, kind.open(config, decoder, progress))
+    return checked(config, kind.open(settled(config, model), model.decoder, progress))
+
+
+def settled(config: Config, model: Model) -> Config:
+    """``config`` with ``drafter.weights`` chosen, where it is left to the teacher's format."""
+    if config.drafter.weights != "auto":
+        return config
+    eager = config.execution.mode == "reference" or config.execution.kernels == "eager"
+    codes = model.weights in ("int8", "int4") or (model.weights == "auto" and model.checkpoint.quantised)
+    drafter = config.drafter.model_copy(update={"weights": "int8" if codes and not eager else "float32"})
+    return config.model_copy(update={"drafter": drafter})
 
 
 def checked(config: Config, drafter: Blueprint) -> Blueprint:
@@ -300,13 +351,3 @@ def reorder(config: Config, backend: Backend) -> Callable[[KVCache], nn.Cell]:
         "clone": lambda cache: CloneReorder(cache, backend.reorder(cache)),
     }
     return kinds[config.execution.commit]
-
-
-def _counted(read: Read, advance: Callable[[], None]) -> Read:
-    """``read``, telling ``advance`` of every tensor."""
-
-    def reading(name: str) -> Weight:
-        advance()
-        return read(name)
-
-    return reading

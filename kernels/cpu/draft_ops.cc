@@ -18,7 +18,7 @@ MS_EAGLE_OP(PairRows) {
     if (size < 1) args.fail("columns is " + std::to_string(size) + "; expected at least 1");
     const int32_t* tokens = args.ints(0, "tokens", {batch, rows});
     const float* features = args.floats(1, "features", {batch, rows, width});
-    const Weights weights = packed(args, 2, "vocabulary weights", size, embedded);
+    const Weights weights = panels(args, 2, "vocabulary weights", size, embedded);
     const float* input_norm = args.floats(4, "input norm", {embedded});
     const float* feature_norm = args.floats(5, "feature norm", {width});
     const bool residual_is_normed = args.ints(6, "residual is normed", {1})[0] != 0;
@@ -79,7 +79,7 @@ MS_EAGLE_OP(ChildRows) {
     const Index size = args.dim(3, 0, "names"), k = args.dim(5, 2, "result"), total = batch * rows;
     if (k > size) args.fail("k is " + std::to_string(k) + "; expected at most " + std::to_string(size));
     const float* x = args.floats(0, "x", {batch, rows, in});
-    const Weights weights = packed(args, 2, "weights", size, in);
+    const Weights weights = panels(args, 2, "weights", size, in);
     const int32_t* names = args.ints(3, "names", {size});
     const float eps = args.floats(4, "eps", {1})[0];
     int32_t* tokens = args.ints(5, "result", {batch, rows, k});

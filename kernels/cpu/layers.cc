@@ -33,17 +33,14 @@ struct Span {
 
 // Call finish(first row, rows, panel, product) for every panel of every block of rows.
 template <class Finish>
-void each_panel(const float* x, Index rows, const Weights& weights, const Span& span, Finish&& finish) {
+void each_panel(const Left& x, Index rows, const Weights& weights, const Span& span, Finish&& finish) {
   Block product;
-  for (Index i = span.first; i < span.last; ++i) {
-    const float* next = span.after(i) < 0 ? nullptr : weights.panel(span.after(i));
+  for (Index i = span.first; i < span.last; ++i)
     for (Index row = 0; row < rows; row += kRows) {
       const Index here = std::min(kRows, rows - row);
-      multiply_panel(x + row * weights.in, weights.in, here, weights.panel(i), kPanel, kPanel,
-                     weights.in, product.entries[0], kPanel, false, row == 0 ? next : nullptr);
+      x.multiply(row, here, weights, i, product.entries[0], row == 0 ? span.after(i) : -1);
       finish(row, here, i, product);
     }
-  }
 }
 
 float sum_of_squares(const float* x, Index width) {
@@ -81,8 +78,9 @@ void rms_norm(const float* x, Index rows, Index width, const float* weight, floa
 
 void linear(const float* x, Index rows, const Weights& weights, const float* bias, const float* residual, float* y) {
   const Index panels = weights.count(), step = panels_per_item(panels);
+  const Left left(x, rows, weights);
   parallel((panels + step - 1) / step, [&](Index item) {
-    each_panel(x, rows, weights, Span(item, step, panels),
+    each_panel(left, rows, weights, Span(item, step, panels),
                [&](Index first, Index count, Index panel, const Block& product) {
                  const Index column = panel * kPanel, width = weights.width(panel);
                  for (Index r = 0; r < count; ++r) {
@@ -97,22 +95,19 @@ void linear(const float* x, Index rows, const Weights& weights, const float* bia
   });
 }
 
-void gated_linear(const float* x, Index rows, const float* panels, Index inner, Index in, const float* bias,
-                  float* y) {
+void gated_linear(const float* x, Index rows, const Weights& both, Index inner, const float* bias, float* y) {
   const Index pairs = panels_of(inner), step = panels_per_item(pairs);
-  const Weights both{panels, 2 * pairs * kPanel, in};
+  const Left left(x, rows, both);
   parallel((pairs + step - 1) / step, [&](Index item) {
     Block gate, up;
     const Span span(item, step, pairs);
     for (Index pair = span.first; pair < span.last; ++pair) {
-      const float* next = span.after(pair) < 0 ? nullptr : both.panel(2 * span.after(pair));
+      const Index next = span.after(pair) < 0 ? -1 : 2 * span.after(pair);
       const Index column = pair * kPanel, width = std::min(kPanel, inner - column);
       for (Index row = 0; row < rows; row += kRows) {
         const Index here = std::min(kRows, rows - row);
-        multiply_panel(x + row * in, in, here, both.panel(2 * pair), kPanel, kPanel, in, gate.entries[0], kPanel,
-                       false, row == 0 ? both.panel(2 * pair + 1) : nullptr);
-        multiply_panel(x + row * in, in, here, both.panel(2 * pair + 1), kPanel, kPanel, in, up.entries[0], kPanel,
-                       false, row == 0 ? next : nullptr);
+        left.multiply(row, here, both, 2 * pair, gate.entries[0], row == 0 ? 2 * pair + 1 : -1);
+        left.multiply(row, here, both, 2 * pair + 1, up.entries[0], row == 0 ? next : -1);
         for (Index r = 0; r < here; ++r) {
           float* g = gate.entries[r];
           float* u = up.entries[r];
@@ -141,8 +136,9 @@ void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* 
   const Index panels = weights.count(), step = panels_per_item(panels);
   const Index items = (panels + step - 1) / step;
   std::vector<Found> found(items * rows, Found{-std::numeric_limits<float>::infinity(), 0, false});
+  const Left left(x, rows, weights);
   parallel(items, [&](Index item) {
-    each_panel(x, rows, weights, Span(item, step, panels),
+    each_panel(left, rows, weights, Span(item, step, panels),
                [&](Index first, Index count, Index panel, const Block& product) {
                  for (Index r = 0; r < count; ++r) {
                    Found& mine = found[item * rows + first + r];
@@ -171,13 +167,6 @@ void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* 
     best[r] = all.index;
     not_finite[r / group] |= all.not_finite;
   }
-}
-
-void unpack_rows(const int32_t* tokens, Index rows, const Weights& weights, float* y) {
-  parallel(rows, [&](Index r) {
-    const float* column = weights.panel(tokens[r] / kPanel) + tokens[r] % kPanel;
-    for (Index i = 0; i < weights.in; ++i) y[r * weights.in + i] = column[i * kPanel];
-  });
 }
 
 void top_row(const float* x, Index width, Index k, float* values, int32_t* columns) {

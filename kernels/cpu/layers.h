@@ -1,7 +1,7 @@
 // The linear maps, norms and activation of a decoder block, over `rows` rows of packed floats.
 #pragma once
 
-#include "panel.h"
+#include "weights.h"
 
 namespace ms_eagle {
 
@@ -15,14 +15,12 @@ void linear(const float* x, Index rows, const Weights& weights, const float* bia
 
 // y = silu(gate(x)) * up(x); x [rows, in], y [rows, inner]; bias [2, inner] or null.
 // The panels of gate and up take turns, so that one thread holds both factors of a product.
-void gated_linear(const float* x, Index rows, const float* panels, Index inner, Index in, const float* bias, float* y);
+//   both: the panels of gate and up by turns, out = 2 * inner rounded up to panels
+void gated_linear(const float* x, Index rows, const Weights& both, Index inner, const float* bias, float* y);
 
 // The column of x W^T that is largest, the lowest of several, for each row; and whether any is NaN or infinite, for
 // every `group` rows.
 void argmax_linear(const float* x, Index rows, const Weights& weights, int32_t* best, Index group, bool* not_finite);
-
-// Rows of the matrix that was packed: y[r] = W[tokens[r]].
-void unpack_rows(const int32_t* tokens, Index rows, const Weights& weights, float* y);
 
 // The k largest of x[width], largest first, equal ones by ascending column, NaN as the smallest.
 void top_row(const float* x, Index width, Index k, float* values, int32_t* columns);

@@ -28,7 +28,7 @@ MS_EAGLE_OP(AttentionBlock) {
     const Index all_heads = shape.heads + 2 * kv_heads, positions = args.dim(9, 0, "cos"), total = batch * rows;
     const float* x = args.floats(0, "x", {batch, rows, in});
     const float* residual = args.floats(1, "residual", {batch, rows, width});
-    const Weights qkv = packed(args, 3, "qkv weights", all_heads * size, in);
+    const Weights qkv = panels(args, 3, "qkv weights", all_heads * size, in);
     const float* qkv_bias = args.optional_floats(4, "qkv bias", {all_heads * size});
     const float eps = args.floats(17, "eps", {1})[0];
     const Rotary rotary{args.floats(9, "cos", {positions, size / 2}),
@@ -37,7 +37,7 @@ MS_EAGLE_OP(AttentionBlock) {
                         args.optional_floats(5, "q norm", {size}),
                         args.optional_floats(6, "k norm", {size}),
                         eps};
-    const Weights out = packed(args, 7, "out weights", width, mixed);
+    const Weights out = panels(args, 7, "out weights", width, mixed);
     const float* out_bias = args.optional_floats(8, "out bias", {width});
     const int32_t* where = args.ints(12, "slots", {batch, rows});
     check_range(args, "positions", rotary.positions, total, positions);
@@ -66,9 +66,9 @@ MS_EAGLE_OP(MlpBlock) {
     const Index batch = args.dim(0, 0, "x"), rows = args.dim(0, 1, "x"), width = args.dim(0, 2, "x");
     const Index inner = args.dim(4, 1, "down weights"), total = batch * rows;
     const float* x = args.floats(0, "x", {batch, rows, width});
-    const float* gate_up = args.floats(2, "gate and up weights", {2 * panels_of(inner), width, kPanel});
+    const Weights gate_up = panels(args, 2, "gate and up weights", 2 * panels_of(inner) * kPanel, width);
     const float* gate_up_bias = args.optional_floats(3, "gate and up bias", {2 * inner});
-    const Weights down = packed(args, 4, "down weights", width, inner);
+    const Weights down = panels(args, 4, "down weights", width, inner);
     const float* down_bias = args.optional_floats(5, "down bias", {width});
     const float eps = args.floats(6, "eps", {1})[0];
     float* y = args.floats(7, "result", {batch, rows, width});
@@ -76,7 +76,7 @@ MS_EAGLE_OP(MlpBlock) {
     Scratch scratch(total * (width + inner));
     float* between = scratch.take(total * inner);
     const float* input = normed(args, 1, x, total, width, eps, scratch.take(total * width));
-    gated_linear(input, total, gate_up, inner, width, gate_up_bias, between);
+    gated_linear(input, total, gate_up, inner, gate_up_bias, between);
     linear(between, total, down, down_bias, x, y);
   });
 }
@@ -88,7 +88,7 @@ MS_EAGLE_OP(LinearRows) {
     const Index batch = args.dim(0, 0, "x"), rows = args.dim(0, 1, "x"), in = args.dim(0, 2, "x");
     const Index out = args.dim(5, 2, "result"), total = batch * rows;
     const float* x = args.floats(0, "x", {batch, rows, in});
-    const Weights weights = packed(args, 2, "weights", out, in);
+    const Weights weights = panels(args, 2, "weights", out, in);
     const float* bias = args.optional_floats(3, "bias", {out});
     const float eps = args.floats(4, "eps", {1})[0];
     float* y = args.floats(5, "result", {batch, rows, out});
@@ -107,7 +107,7 @@ MS_EAGLE_OP(ArgmaxRows) {
     const Index out = args.ints(3, "columns", {1})[0], total = batch * rows;
     if (out < 1) args.fail("columns is " + std::to_string(out) + "; expected at least 1");
     const float* x = args.floats(0, "x", {batch, rows, in});
-    const Weights weights = packed(args, 2, "weights", out, in);
+    const Weights weights = panels(args, 2, "weights", out, in);
     const float eps = args.floats(4, "eps", {1})[0];
     int32_t* best = args.ints(5, "result", {batch, rows});
     bool* not_finite = args.bools(6, "not finite", {batch});
@@ -126,7 +126,7 @@ MS_EAGLE_OP(EmbedRows) {
     if (out < 1) args.fail("columns is " + std::to_string(out) + "; expected at least 1");
     const int32_t* tokens = args.ints(0, "tokens", {batch, rows});
     check_range(args, "tokens", tokens, batch * rows, out);
-    const Weights weights = packed(args, 1, "weights", out, width);
+    const Weights weights = panels(args, 1, "weights", out, width);
     unpack_rows(tokens, batch * rows, weights, args.floats(3, "result", {batch, rows, width}));
   });
 }
@@ -221,6 +221,17 @@ MS_EAGLE_EXPORT int ms_eagle_pack(const float* weights, int64_t out, int64_t in,
   return guard(nullptr, [&] {
     if (!weights || !panels || out < 1 || in < 1 || step < 1) throw BadCall("pack: expected a matrix and room for it");
     pack_weights(weights, out, in, panels, step);
+  });
+}
+
+// Codes of 8 or 4 bits with scales and, of 4 bits, minima or null (see codes.h) into panels; `step` as above.
+MS_EAGLE_EXPORT int ms_eagle_pack_codes(const uint8_t* codes, const uint16_t* scales, const uint16_t* minima, int bits,
+                                        int64_t out, int64_t in, uint8_t* panels, int64_t step) {
+  return guard(nullptr, [&] {
+    if (!codes || !scales || !panels || out < 1 || in < 1 || in % kGroup || step < 1 || (bits == 8 && minima))
+      throw BadCall("pack_codes: expected codes of whole groups, scales, and room for them");
+    const auto pack = bits == 8 ? pack_codes<Int8> : minima ? pack_codes<Int4Minimum> : pack_codes<Int4>;
+    pack(codes, scales, minima, out, in, panels, step);
   });
 }
 

@@ -21,8 +21,16 @@
 
 namespace ms_eagle {
 
-inline Weights packed(const Arguments& args, int at, const char* name, Index out, Index in) {
-  return Weights{args.floats(at, name, {panels_of(out), in, kPanel}), out, in};
+// Panels of float32 [ceil(out / kPanel), in, kPanel], or of codes, uint8 [ceil(out / kPanel), in, bytes of an input].
+inline Weights panels(const Arguments& args, int at, const char* name, Index out, Index in) {
+  if (!args.holds(at, "uint8")) return {args.floats(at, name, {panels_of(out), in, kPanel}), out, in, Format::kFloat};
+  const Index bytes = args.dim(at, 2, name);
+  for (const Format format : {Format::kInt8, Format::kInt4, Format::kInt4Minimum}) {
+    const Weights weights{args.bytes(at, name, {panels_of(out), in, bytes}), out, in, format};
+    if (weights.input_bytes() == bytes && in % kGroup == 0) return weights;
+  }
+  args.fail(std::string(name) + " holds codes of " + std::to_string(in) + " inputs in " + std::to_string(bytes) +
+            " bytes each; expected a multiple of " + std::to_string(kGroup) + " inputs in a format that there is");
 }
 
 // Heads and slots of a cache, int32 [2]: its memory does not tell them when it is laid out as rows.

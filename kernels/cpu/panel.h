@@ -24,21 +24,12 @@ void multiply_panel(const float* x, Index x_stride, Index rows, const float* pan
 // panel[k * columns + j] = rows[j][k] for k < length: rows laid out as the columns, a multiple of kPanel, of a panel.
 void transpose_into_panel(const float* const* rows, Index columns, Index length, float* panel);
 
-// A weight matrix [out, in] as ceil(out / kPanel) panels of [in, kPanel]; columns past `out` are zero.
-struct Weights {
-  const float* panels;
-  Index out, in;
-
-  Index count() const { return (out + kPanel - 1) / kPanel; }
-  const float* panel(Index i) const { return panels + i * in * kPanel; }
-  Index width(Index i) const { return out - i * kPanel < kPanel ? out - i * kPanel : kPanel; }
-};
-
 inline Index panels_of(Index out) { return (out + kPanel - 1) / kPanel; }
 
 // Panels per work item: long enough to stream, short enough to share out evenly.
 Index panels_per_item(Index panels);
 
+// Weights [out, in] as panels of [in, kPanel], of which every `panel_step`th is written; columns past `out` are zero.
 void pack_weights(const float* weights, Index out, Index in, float* packed, Index panel_step);
 
 }  // namespace ms_eagle

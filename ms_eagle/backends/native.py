@@ -1,4 +1,4 @@
-"""Teacher and drafter from our own CPU kernels: float32, batch-invariant, weights packed and held once."""
+"""Teacher and drafter from our own CPU kernels: batch-invariant, weights packed and held once."""
 
 from collections.abc import Callable
 from typing import cast
@@ -23,7 +23,7 @@ from ms_eagle.sampling.fixed_point import DECAY
 class NativeBackend(Backend):
     """Our kernels through ``ops.Custom``."""
 
-    name, formats = "native", Formats.uniform(ms.float32)
+    name, formats, codes = "native", Formats.uniform(ms.float32), True
 
     def __init__(
         self, threads: int | None, strays: int, notice: Callable[[str], None] = lambda line: None

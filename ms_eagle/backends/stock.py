@@ -30,6 +30,8 @@ from ms_eagle.tree.growth import top_children
 class StockBackend(Backend):
     """On any device; ``name`` is that of the attention kernel, ``eager`` or ``fused``."""
 
+    codes = False
+
     def __init__(self, name: str, dtype: ms.Type) -> None:
         self.name, self.formats = name, Formats.uniform(dtype)
 

@@ -19,6 +19,7 @@ from ms_eagle.benchmark.pair import EnginePair, check_drafter
 from ms_eagle.benchmark.plan import Question, names, plan, shard
 from ms_eagle.benchmark.runner import Runner
 from ms_eagle.chat.session import generation_options
+from ms_eagle.checkpoints import pointer
 from ms_eagle.config.sections import Config
 from ms_eagle.deployment.bundle import WEIGHTS, Bundle
 from ms_eagle.deployment.manifest import FILE as BUNDLE_MANIFEST
@@ -199,7 +200,8 @@ def _weights(job: Job, config: Config, pair: EnginePair, progress: Progress) -> 
     if job.deployed is not None:
         recorded = [record.model_dump() for record in job.deployed.manifest.files]
         return {"model": [record for record in recorded if record["name"] == WEIGHTS], "head": None}
-    weights = {"model": weight_hashes(pair.teacher.directory, progress), "head": None}
+    teacher = pair.teacher.directory
+    weights = {"model": weight_hashes(teacher, progress, pointer.files(teacher)), "head": None}
     kind = kind_of(config)
     if kind.locate is not None:
         weights["head"] = weight_hashes(kind.locate(config, progress), progress)

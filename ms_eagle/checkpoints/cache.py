@@ -112,13 +112,14 @@ def obtain(
 
     Builders of one name exclude each other by a file lock, which the system releases when its holder
     dies. The build happens in a directory of its own that is renamed into place at the end; leftovers of
-    killed builds are removed by the next one. Other directories of the same ``identity["source"]`` are
+    killed builds are removed by the next one. Other directories of the same ``source`` and ``form`` are
     outdated then and removed.
 
     Args:
         root: the cache directory, created when missing.
         name: a ``safe_name``, different for different contents.
-        identity: JSON values that the content depends on; ``source`` names where it comes from.
+        identity: JSON values that the content depends on; ``source`` names where it comes from, ``form``
+            what was made of it.
         build: called with an empty directory to fill and an empty scratch directory.
         progress: tells that another process is being waited for.
 
@@ -217,7 +218,7 @@ def _outdated(root: Path, final: Path, identity: Mapping[str, object]) -> list[P
     for directory in root.iterdir():
         ours = directory not in (final, root / _WORK) and not directory.is_symlink()
         known = _read_object(directory / MARKER).get("identity") if ours else None
-        if isinstance(known, dict) and known.get("source") == identity["source"]:
+        if isinstance(known, dict) and all(known.get(key) == identity.get(key) for key in ("source", "form")):
             outdated.append(directory)
     return outdated
 

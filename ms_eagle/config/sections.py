@@ -33,6 +33,13 @@ class ModelSection(Section):
         description="Number format of the weights, the caches and the activations. CPUs compute in float32"
         " only; openPangu, Llama and Qwen are published in bfloat16.",
     )
+    weights: Literal["auto", "float32", "int8", "int4"] = Field(
+        "auto",
+        description="How matrices are held and multiplied on CPUs with native kernels: in `float32`, or as"
+        " `int8` or `int4` codes with a scale for every 32 columns, where rows are turned into int8 codes for"
+        " each product. Codes that a file stores in the format asked for are used as they are. `auto` takes"
+        " float32 values as they come and codes as they are stored. docs/weights.md has speed and quality.",
+    )
     max_length: int = Field(
         2048,
         ge=2,

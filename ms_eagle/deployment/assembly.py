@@ -85,11 +85,13 @@ def load_parts(
     loading.check_tree(config)
     if randomly is None:
         model = loading.open_model(config, progress)
-        drafter = loading.open_drafter(config, model.decoder, progress)
+        drafter = loading.open_drafter(config, model, progress)
     else:
         model = random_model(config, randomly.layers, progress)
         kind = kind_of(config)
-        drafter = None if kind.random is None else kind.random(config, model.decoder)
+        drafter = None
+        if kind.random is not None:
+            drafter = kind.random(loading.settled(config, model), model.decoder)
     if drafter is None and trees:
         raise UserError("--tree: drafter.kind is none, so no tree is drafted; expected a configured head")
     if drafter is not None:

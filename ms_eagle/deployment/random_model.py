@@ -40,7 +40,7 @@ def random_model(config: Config, layers: int | None, progress: Progress) -> Mode
         described = {**described, "num_hidden_layers": layers}
     decoder = DecoderConfig.from_hf(described)
     weights = RandomCheckpoint(decoder.tensor_shapes(), _SCALE, _MOST)
-    return Model(files, weights, decoder, load_tokenizer(files.directory))
+    return Model(files, weights, decoder, load_tokenizer(files.directory), config.model.weights)
 
 
 def described(layers: int | None, decoder: DecoderConfig) -> str:

@@ -28,6 +28,7 @@ from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.backend import Backend
 from ms_eagle.models.commit import CloneReorder, FullReorder
 from ms_eagle.models.kv_cache import KVCache
+from ms_eagle.models.quantisation import Asked, stored_as
 from ms_eagle.models.rope import RopeConfig
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.models.weight import Weight
@@ -44,6 +45,7 @@ _FAMILIES: tuple[dict[str, Any], ...] = (
     {"architecture": "Qwen2ForCausalLM", "qkv_bias": True},
     {"architecture": "Qwen3ForCausalLM", "qk_norm": True},
 )
+_WEIGHTS: tuple[Asked, ...] = ("float32", "float32", "int8", "int4")
 _SCALINGS: tuple[tuple[str, dict[str, float]], ...] = (
     ("default", {}),
     ("linear", {"factor": 2.0}),
@@ -78,6 +80,7 @@ class Case:
         confidence: see ``log_confidence``.
         commit: ``fast``, ``full`` or ``clone``.
         taps: blocks that the head reads.
+        weights: the format of all matrices that can have it.
     """
 
     seed: int
@@ -91,6 +94,7 @@ class Case:
     confidence: float
     commit: str
     taps: tuple[int, ...]
+    weights: Asked
 
     def rng(self, purpose: int) -> np.random.Generator:
         """Random numbers that follow from the case, others for each purpose."""
@@ -119,8 +123,8 @@ def draw_case(seed: int, number: int) -> Case:
     family = {"tied": False, **_FAMILIES[int(rng.integers(len(_FAMILIES)))]}
     decoder = DecoderConfig(
         vocab_size=_VOCABULARY,
-        hidden_size=int(rng.choice((16, 40, 48))),
-        intermediate_size=int(rng.choice((24, 56, 64))),
+        hidden_size=int(rng.choice((16, 40, 64, 96))),
+        intermediate_size=int(rng.choice((24, 56, 64, 96))),
         num_layers=layers,
         num_heads=kv_heads * group,
         num_kv_heads=kv_heads,
@@ -141,6 +145,7 @@ def draw_case(seed: int, number: int) -> Case:
         confidence=float(rng.choice((0.0, 0.0, 0.05, 0.5))),
         commit=str(rng.choice(("fast", "fast", "full", "clone"))),
         taps=tuple(sorted(rng.choice(layers, int(rng.integers(1, layers + 1)), replace=False).tolist())),
+        weights=_WEIGHTS[int(rng.integers(len(_WEIGHTS)))],
     )
 
 
@@ -165,7 +170,7 @@ def build(case: Case, backend: Backend, reorder: Callable[[KVCache], nn.Cell] | 
     sizes = Sizes(case.batch, case.chunk, case.capacity, case.tiers)
     teacher = Teacher(
         decoder,
-        lambda name: Weight.of(tensors[name]),
+        lambda name: stored_as(Weight.of(tensors[name]), case.weights),
         backend,
         batch=case.batch,
         slots=sizes.slots,
@@ -178,7 +183,7 @@ def build(case: Case, backend: Backend, reorder: Callable[[KVCache], nn.Cell] | 
     }
     ids = np.sort(rng.choice(_VOCABULARY, own.draft_vocab_size, replace=False)).astype(np.int32)
     first = case.tiers[0]
-    drafter = HeadBlueprint(Head(own, weights, ids, {})).build(
+    drafter = HeadBlueprint(Head(own, weights, ids, {}, weights=case.weights)).build(
         teacher, backend, first, slots=sizes.draft_slots, positions=sizes.draft_positions
     )
     if case.acceptance is not None:

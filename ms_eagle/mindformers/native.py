@@ -10,6 +10,7 @@ from mindformers.models import build_network
 from ms_eagle import loading
 from ms_eagle.backends.choosing import DTYPES
 from ms_eagle.backends.stock import StockBackend
+from ms_eagle.checkpoints.sources import resolve
 from ms_eagle.config.sections import Config
 from ms_eagle.engine.engine import Engine
 from ms_eagle.errors import UserError
@@ -36,7 +37,7 @@ def load(config: EagleConfig) -> Engine:
     _check(ours)
     progress = Progress(quiet=True)
     model = loading.open_model(ours, progress)
-    sizes = loading.sizes_of(ours, loading.open_drafter(ours, model.decoder, progress))
+    sizes = loading.sizes_of(ours, loading.open_drafter(ours, model, progress))
     network = _network(config, ours, model, sizes.slots)
     return native_engine(network, ours)
 
@@ -57,7 +58,7 @@ def native_engine(network: PreTrainedModel, config: Config) -> Engine:
     _check(config)
     loading.check_drafter(config)
     model = loading.open_model(config, progress)
-    drafter = loading.open_drafter(config, model.decoder, progress)
+    drafter = loading.open_drafter(config, model, progress)
     sizes = loading.sizes_of(config, drafter)
     number, biased = DTYPES[config.model.dtype], model.decoder.qkv_bias
     teacher = PagedTeacher(
@@ -111,7 +112,10 @@ def _network(config: EagleConfig, ours: Config, model: Model, slots: int) -> Pre
         "block_size": block,
         "num_blocks": ours.execution.batch_size * -(-slots // block),
     }
-    directory = str(model.files.directory)
+    files = resolve(
+        ours.model.source, cache_dir=ours.model.cache_path, progress=Progress(quiet=True), widened=True
+    )
+    directory = str(files.directory)
     network = build_network(MindFormerConfig(pretrained_model_dir=directory, model_config=settings))
     network.load_weights(directory)
     return network
@@ -120,6 +124,7 @@ def _network(config: EagleConfig, ours: Config, model: Model, slots: int) -> Pre
 def _check(config: Config) -> None:
     """Refuse what a teacher of MindFormers' does not have."""
     for name, found, expected in (
+        ("model.weights", config.model.weights, ("auto", "float32")),
         ("execution.mode", config.execution.mode, ("performance",)),
         ("execution.commit", config.execution.commit, ("fast", "length")),
         ("execution.kernels", config.execution.kernels, ("auto",)),

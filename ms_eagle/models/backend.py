@@ -203,12 +203,12 @@ class Backend(Protocol):
     Attributes:
         name: of the kernels: ``eager``, ``fused`` or ``native``.
         formats: of numbers.
-
-    Methods that take weights raise UserError for a format that the backend has no kernels for.
+        codes: whether quantised weights are multiplied as they are; if not, their values are.
     """
 
     name: str
     formats: Formats
+    codes: bool
 
     def steps(self, slots: int) -> Steps:
         """The steps over a cache of ``slots`` slots per sequence; a Cell."""

@@ -4,7 +4,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from ms_eagle.kernels.formats import floats
 from ms_eagle.models.weight import Weight
 
 
@@ -17,12 +16,8 @@ def parameter(array: np.ndarray, name: str, dtype: ms.Type) -> Parameter:
 
 
 def weight_parameter(weight: Weight, name: str, dtype: ms.Type) -> Parameter:
-    """A frozen Parameter of ``dtype`` that holds a weight.
-
-    Raises:
-        UserError: it is quantised, which stock operators do not know.
-    """
-    return parameter(floats(weight, "stock"), name, dtype)
+    """A frozen Parameter of ``dtype`` that holds a weight's values."""
+    return parameter(weight.dense(), name, dtype)
 
 
 class Linear(nn.Cell):

@@ -24,12 +24,13 @@ class Weight:
 
     A quantised entry is ``scales[row, column // group] * code``. The codes of int8 are -128..127; those of
     int4 are -8..7, stored as ``code + 8``: an even column in the lower half of a byte, the next one in the
-    upper.
+    upper. With minima an int4 entry is ``scales * (code + 8) + minima`` instead.
 
     Attributes:
         format: a key of ``STORED``.
         values: of the dtype that ``STORED`` names; int4 ``[out, in / 2]``.
-        scales: float32 ``[out, in / group]``, of int8 and int4 only.
+        scales: float32 or float16 ``[out, in / group]``, of int8 and int4 only.
+        minima: alike, of int4 only, or None.
         group: columns that share a scale, of int8 and int4 only.
 
     Raises:
@@ -40,6 +41,7 @@ class Weight:
     values: np.ndarray
     scales: np.ndarray | None = None
     group: int = 0
+    minima: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         dtype = STORED.get(self.format)
@@ -56,6 +58,11 @@ class Weight:
             raise ValueError(
                 f"a weight of shape {self.shape} with scales of shape {self.scales.shape} for groups of "
                 f"{self.group}; expected one for each group"
+            )
+        if self.minima is not None and (self.format != "int4" or self.minima.shape != grouped):
+            raise ValueError(
+                f"a weight in format {self.format} with minima of shape {self.minima.shape}; expected "
+                f"int4 and {grouped}"
             )
 
     @classmethod
@@ -82,8 +89,11 @@ class Weight:
             return self.values
         codes = self.values
         if self.format == "int4":
-            codes = np.stack((codes & 15, codes >> 4), codes.ndim).reshape(self.shape).astype(np.int8) - 8
-        return codes.astype(np.float32) * np.repeat(self.scales, self.group, codes.ndim - 1)
+            codes = np.stack((codes & 15, codes >> 4), codes.ndim).reshape(self.shape).view(np.int8)
+            codes = codes if self.minima is not None else codes - np.int8(8)
+        last = codes.ndim - 1
+        values = codes.astype(np.float32) * _repeated(self.scales, self.group, last)
+        return values if self.minima is None else values + _repeated(self.minima, self.group, last)
 
 
 Read = Callable[[str], Weight]
@@ -95,8 +105,18 @@ def joined(weights: Sequence[Weight]) -> Weight:
     first = weights[0]
     if len(weights) == 1:
         return first
-    if any((each.format, each.group) != (first.format, first.group) for each in weights):
+    kinds = {(each.format, each.group, each.minima is None) for each in weights}
+    if len(kinds) > 1:
         return Weight.of(np.concatenate([each.dense() for each in weights]))
-    scales = [each.scales for each in weights if each.scales is not None]
-    values = np.concatenate([each.values for each in weights])
-    return replace(first, values=values, scales=np.concatenate(scales) if scales else None)
+    parts = {
+        name: [array for each in weights if (array := getattr(each, name)) is not None]
+        for name in ("values", "scales", "minima")
+    }
+    return replace(
+        first, **{name: np.concatenate(arrays) if arrays else None for name, arrays in parts.items()}
+    )
+
+
+def _repeated(groups: np.ndarray, group: int, axis: int) -> np.ndarray:
+    """One number for each column, float32, of one for each group."""
+    return np.repeat(groups.astype(np.float32, copy=False), group, axis)

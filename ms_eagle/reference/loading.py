@@ -6,6 +6,7 @@ from typing import Any
 
 import mindspore as ms
 
+from ms_eagle.checkpoints import pointer
 from ms_eagle.checkpoints.sources import ModelFiles
 from ms_eagle.config.sections import Config
 from ms_eagle.cycle.graphs import Graphs
@@ -57,7 +58,7 @@ class ReferenceMode:
         """
         if self._trace is None:
             return
-        hashed = weight_hashes(files.directory, progress)
+        hashed = weight_hashes(files.directory, progress, pointer.files(files.directory))
         weights = {"model": {"origin": files.origin, "files": hashed}, "head": None}
         if head:
             weights["head"] = {"origin": self._config.drafter.source, "files": list(head)}

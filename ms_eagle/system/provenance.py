@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -65,10 +65,19 @@ def revision(directory: Path) -> dict[str, Any] | None:
         return None
 
 
-def weight_hashes(directory: Path, progress: Progress | None = None) -> list[dict[str, Any]]:
-    """Name, size in bytes and SHA-256 of the weights and the configuration in a model directory."""
+def weight_hashes(
+    directory: Path, progress: Progress | None = None, elsewhere: Sequence[Path] = ()
+) -> list[dict[str, Any]]:
+    """Name, size in bytes and SHA-256 of the weights and the configuration in a model directory.
+
+    Args:
+        directory: of the model.
+        progress: for the hashing.
+        elsewhere: files of weights that need not lie in it.
+    """
     progress = progress or Progress(quiet=True)
     paths = sorted({path for pattern in _WEIGHTS for path in directory.glob(pattern)})
+    paths += [path for path in elsewhere if path not in paths]
     with progress.bytes("hashing weights", sum(path.stat().st_size for path in paths)) as step:
         described = []
         for path in paths:
@@ -78,7 +87,7 @@ def weight_hashes(directory: Path, progress: Progress | None = None) -> list[dic
     return described
 
 
-def weights_hash(directory: Path, progress: Progress | None = None) -> str:
+def weights_hash(directory: Path, progress: Progress | None = None, elsewhere: Sequence[Path] = ()) -> str:
     """One hexadecimal SHA-256 for a model: of the names and hashes of its weights and configuration."""
-    named = [[each["file"], each["sha256"]] for each in weight_hashes(directory, progress)]
+    named = [[each["file"], each["sha256"]] for each in weight_hashes(directory, progress, elsewhere)]
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()

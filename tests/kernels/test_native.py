@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import native_cases, native_step_cases
+from support import native_cases, native_code_cases, native_step_cases
 
 from ms_eagle.kernels import build
-from ms_eagle.kernels.library import Library, NativeError, available_cores, load
+from ms_eagle.kernels.formats import codes
+from ms_eagle.kernels.library import ABSENT, Library, NativeError, available_cores, load
+from ms_eagle.models.weight import Weight
 from ms_eagle.paths import ROOT
 
 seeds = st.integers(0, 2**32 - 1)
@@ -95,11 +97,38 @@ def test_levels_agree_on_the_packed_format():
     for j in range(96):
         want = weight[j] if j < 70 else np.zeros(19)
         np.testing.assert_array_equal(packed[0][j // 32, :, j % 32], want)
-    both = libraries[0].pack_pair(weight, pair)
+    both = libraries[0].pack(weight, pair)
     np.testing.assert_array_equal(both[0::2], packed[0])
     np.testing.assert_array_equal(both[1::2], libraries[0].pack(pair))
     for other in packed:
         assert other.tobytes() == packed[0].tobytes()
+
+
+@pytest.mark.parametrize("kind", native_code_cases.FORMATS)
+def test_levels_agree_on_codes_to_the_bit(kind):
+    """Sums over one group are exact but for a last rounding, which every instruction set does alike."""
+    rng = np.random.default_rng(2)
+    weight = kind(Weight.of(native_cases.normal(rng, 70, 32)))
+    x = native_cases.normal(rng, 1, 9, 32)
+    results = []
+    for level in build.usable_levels():
+        library, y = load(2, level), np.empty((1, 9, 70), np.float32)
+        packed = library.pack_codes(codes(weight))
+        library.call("LinearRows", (x, ABSENT, packed, ABSENT, native_cases.EPS), (y,))
+        results.append((packed, y))
+    for packed, y in results:
+        assert packed.tobytes() == results[0][0].tobytes()
+        if weight.minima is None:
+            assert y.tobytes() == results[0][1].tobytes()
+        np.testing.assert_allclose(y, results[0][1], rtol=1e-5, atol=1e-5)
+
+
+def test_codes_of_broken_groups_are_refused(library):
+    x, y = np.ones((1, 1, 40), np.float32), np.empty((1, 1, 8), np.float32)
+    for width in (34, 33):
+        packed = np.zeros((1, 40, width), np.uint8)
+        with pytest.raises(NativeError, match="weights holds codes of 40 inputs"):
+            library.call("LinearRows", (x, ABSENT, packed, ABSENT, native_cases.EPS), (y,))
 
 
 def test_threads_of_the_process_call_at_once():

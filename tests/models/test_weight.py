@@ -7,7 +7,6 @@ import torch
 
 from ms_eagle.backends.native import NativeBackend
 from ms_eagle.backends.stock import StockBackend
-from ms_eagle.errors import UserError
 from ms_eagle.kernels.build import NativeUnavailable
 from ms_eagle.models.weight import Weight, joined
 
@@ -84,13 +83,10 @@ def backend(request):
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_a_format_without_kernels_is_refused_by_name(backend, kind):
-    weight, _ = quantised(kind)
-    name = "native" if isinstance(backend, NativeBackend) else "stock"
-    for make in (lambda: backend.linear(weight, None), lambda: backend.vocabulary(weight)):
-        with pytest.raises(UserError, match=rf"^a weight \[6, 64\] is {kind}, .*{name} kernels") as error:
-            make()
-        assert "\n" not in str(error.value)
+def test_codes_in_groups_that_kernels_lack_are_computed_with_as_values(backend, kind):
+    weight, values = quantised(kind, group=16)
+    identity = ms.Tensor(np.eye(64, dtype=np.float32)[None])
+    np.testing.assert_array_equal(backend.linear(weight, None)(identity).asnumpy()[0], values.T)
 
 
 def test_stored_halves_are_computed_with(backend):

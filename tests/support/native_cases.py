@@ -238,7 +238,7 @@ def check_mlp(library, rng):
     biased = bool(rng.integers(2))
     bias, down_bias = normal(rng, 2 * inner), normal(rng, hidden)
     x = normal(rng, batch, rows, hidden, scale=3.0)
-    inputs = [norm, library.pack_pair(gate, up), bias, library.pack(down), down_bias, EPS]
+    inputs = [norm, library.pack(gate, up), bias, library.pack(down), down_bias, EPS]
     if not biased:
         inputs[2] = inputs[4] = ABSENT
         bias, down_bias = 0 * bias, 0 * down_bias
@@ -410,7 +410,7 @@ def check_malformed_calls_are_refused(library, rng):
             [
                 x,
                 layer.norm,
-                library.pack_pair(*normal(rng, 2, 12, 20)),
+                library.pack(*normal(rng, 2, 12, 20)),
                 ABSENT,
                 library.pack(normal(rng, 20, 12)),
                 ABSENT,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from support import native_cases, reference_sampling, reference_tree
+from support import native_cases, native_code_cases, reference_sampling, reference_tree
 from support.native_cases import EPS, close, normal, rms_norm, seen_slots, spoil_one_argument, weight_of
 
 from ms_eagle.kernels.library import ABSENT, Library
@@ -353,7 +353,11 @@ def check_malformed_steps_are_refused(library, rng):
     spoil_one_argument(library, rng, calls)
 
 
-CHECKS = native_cases.CHECKS | {n: check for n, check in globals().items() if n.startswith("check_")}
+CHECKS = (
+    native_cases.CHECKS
+    | native_code_cases.CHECKS
+    | {n: check for n, check in globals().items() if n.startswith("check_")}
+)
 
 
 def main(path, rounds):

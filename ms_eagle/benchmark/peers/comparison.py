@@ -81,7 +81,7 @@ def compare(
     """
     config = benchmark_config(config, plan.threads)
     place = None if config.model.cache_dir is None else cache_directory(config)
-    files = sources.resolve(config.model.source, cache_dir=place, progress=progress)
+    files = sources.resolve(config.model.source, cache_dir=place, progress=progress, widened=True)
     prompts = _encode(config, files.directory, texts, plan)
     capacity = max(map(len, prompts)) + plan.new_tokens
     chosen = choose(peers(config, files.directory, capacity, plan.assistant), plan.names)

@@ -1,4 +1,4 @@
-"""Conversion of a GGUF file to a Hugging Face model directory in float32."""
+"""From a GGUF file to a Hugging Face model directory: over the file as it is, or in float32."""
 
 import math
 import re
@@ -10,10 +10,11 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
-from ms_eagle.checkpoints import safetensors_file
+from ms_eagle.checkpoints import pointer, safetensors_file
 from ms_eagle.checkpoints.gguf.config import GgufConfig, from_metadata
 from ms_eagle.checkpoints.gguf.file import GgufFile
 from ms_eagle.checkpoints.gguf.tokenizer import write_tokenizer
+from ms_eagle.checkpoints.pointer import Pointer
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.system import json_file
@@ -43,8 +44,26 @@ _BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_ROPE_FACTORS = "rope_freqs.weight"
+ROPE_FACTORS = "rope_freqs.weight"
 _CHUNK_VALUES = 1 << 22  # 16 MiB of float32 at a time
+
+
+def prepare(gguf: Path, directory: Path) -> None:
+    """Write all of a model directory but the weights, which stay where they are (``pointer``).
+
+    Args:
+        gguf: the file to read.
+        directory: an existing directory, which may hold the file and nothing else.
+
+    Raises:
+        UserError: as for ``convert``.
+    """
+    source = GgufFile.open(gguf)
+    try:
+        config = _described(source, directory)
+    except UserError as error:
+        raise UserError(f"{gguf}: {error}") from error
+    pointer.write(directory, Pointer(gguf, config.model["head_dim"] if config.interleaved else 0))
 
 
 def convert(gguf: Path, directory: Path, progress: Progress | None = None) -> None:
@@ -67,10 +86,23 @@ def convert(gguf: Path, directory: Path, progress: Progress | None = None) -> No
         raise UserError(f"{gguf}: {error}") from error
 
 
-def _convert(source: GgufFile, directory: Path, progress: Progress) -> None:
+def _described(source: GgufFile, directory: Path) -> GgufConfig:
+    """Write tokenizer and configurations."""
     config = _read_config(source)
-    names = {hugging_face_name(name): name for name in source.tensors if name != _ROPE_FACTORS}
-    _check_tensors(source, names, config)
+    _check_tensors(source, _names(source), config)
+    write_tokenizer(source.metadata, directory)
+    json_file.write_object(directory / "config.json", config.model)
+    json_file.write_object(directory / "generation_config.json", config.generation)
+    return config
+
+
+def _names(source: GgufFile) -> dict[str, str]:
+    """GGUF's name of every tensor by that of Hugging Face."""
+    return {hugging_face_name(name): name for name in source.tensors if name != ROPE_FACTORS}
+
+
+def _convert(source: GgufFile, directory: Path, progress: Progress) -> None:
+    names = _names(source)
     shapes = {name: source.tensors[names[name]].shape for name in sorted(names)}
     size = 4 * sum(map(math.prod, shapes.values()))
     free = shutil.disk_usage(directory).free
@@ -78,9 +110,7 @@ def _convert(source: GgufFile, directory: Path, progress: Progress) -> None:
         raise UserError(
             f"the float32 weights need {size / 1e9:.1f} GB in {directory}, where {free / 1e9:.1f} GB are free"
         )
-    write_tokenizer(source.metadata, directory)
-    json_file.write_object(directory / "config.json", config.model)
-    json_file.write_object(directory / "generation_config.json", config.generation)
+    config = _described(source, directory)
     with progress.bytes(f"converting {source.path.name}", size) as step:
 
         def chunks(name: str) -> Iterator[np.ndarray]:
@@ -161,9 +191,9 @@ def _read_config(source: GgufFile) -> GgufConfig:
     if embedding is None or len(embedding.shape) != 2:
         raise UserError("expected a two-dimensional tensor 'token_embd.weight', found none")
     factors = None
-    if _ROPE_FACTORS in source.tensors:
-        _check_kind(source, _ROPE_FACTORS)
-        factors = np.concatenate(list(read_rows(source, _ROPE_FACTORS))).reshape(-1)
+    if ROPE_FACTORS in source.tensors:
+        _check_kind(source, ROPE_FACTORS)
+        factors = np.concatenate(list(read_rows(source, ROPE_FACTORS))).reshape(-1)
     tokens = source.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, list) and len(tokens) > embedding.shape[0]:
         raise UserError(f"{len(tokens)} tokens but only {embedding.shape[0]} rows in 'token_embd.weight'")

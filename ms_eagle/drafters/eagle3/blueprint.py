@@ -1,6 +1,6 @@
 """From the section ``drafter`` to an EAGLE-3 drafter over its own static cache."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ms_eagle.drafters.eagle3.window import WindowedRows
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
 from ms_eagle.models.backend import Backend
+from ms_eagle.models.quantisation import Asked
 from ms_eagle.models.teacher import Teacher
 from ms_eagle.system.progress import Progress
 from ms_eagle.tree.shape import TreeShape
@@ -60,12 +61,19 @@ def open_head(config: Config, decoder: DecoderConfig, progress: Progress) -> "He
     for doubt in head.config.doubts:
         progress.note(f"{drafter.source}: {doubt}")
     head = head if drafter.vocabulary is None else narrowed(head, drafter.vocabulary)
-    return HeadBlueprint(head, drafter.window)
+    return HeadBlueprint(replace(head, weights=_format(config)), drafter.window)
 
 
 def random(config: Config, decoder: DecoderConfig) -> "HeadBlueprint":
     """A head of random weights in the teacher's sizes."""
-    return HeadBlueprint(random_head(decoder, config.drafter.taps), config.drafter.window)
+    head = random_head(decoder, config.drafter.taps)
+    return HeadBlueprint(replace(head, weights=_format(config)), config.drafter.window)
+
+
+def _format(config: Config) -> Asked:
+    """What ``drafter.weights`` stands for; ``auto`` has been settled, but for heads of random weights."""
+    asked = config.drafter.weights
+    return "stored" if asked == "auto" else asked
 
 
 @dataclass(frozen=True)

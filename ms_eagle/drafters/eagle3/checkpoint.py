@@ -14,6 +14,7 @@ from ms_eagle.drafters.eagle3.config import HeadConfig
 from ms_eagle.drafters.eagle3.reader import HeadReader
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.quantisation import Asked
 from ms_eagle.system import files, json_file
 
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -33,6 +34,7 @@ class Head:
         d2t: int32 ``[draft_vocab_size]``, the target id of each draft id; None where they are the same.
         hashes: file name to SHA-256, of config.json and the weights.
         dtype: number format of its ``fc.weight`` in the file, such as ``BF16``.
+        weights: format that its matrices are computed with, see ``quantisation.stored_as``.
     """
 
     config: HeadConfig
@@ -40,6 +42,7 @@ class Head:
     d2t: np.ndarray | None
     hashes: Mapping[str, str]
     dtype: str = "F32"
+    weights: Asked = "stored"
 
     @property
     def target_ids(self) -> np.ndarray:

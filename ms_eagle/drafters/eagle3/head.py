@@ -10,6 +10,7 @@ from ms_eagle.drafters.eagle3.checkpoint import Head
 from ms_eagle.models.backend import Backend, LayerNames, Vocabulary
 from ms_eagle.models.kv_cache import KVCache
 from ms_eagle.models.layers import parameter
+from ms_eagle.models.quantisation import stored_as
 from ms_eagle.models.weight import Read, Weight
 from ms_eagle.tree.growth import top_children
 
@@ -168,7 +169,7 @@ class _RawChildren(nn.Cell):
 
 
 def _reader(head: Head) -> Read:
-    return lambda name: Weight.of(head.tensors[name])
+    return lambda name: stored_as(Weight.of(head.tensors[name]), head.weights)
 
 
 def _names(prefix: str) -> LayerNames:

