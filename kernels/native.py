@@ -307,14 +307,16 @@ def _parameter(array: np.ndarray, name: str) -> Parameter:
 
 
 def _packed(operators: Operators, name: str, *weights: StoredWeight) -> Parameter:
+    return _parameter(packed(operators.library, *weights), name)
+
+
+def packed(library: Library, *weights: StoredWeight) -> np.ndarray:
     """The panels of one matrix, or of a pair by turns; of codes where all have codes of one kind."""
     stored = [codes(weight) for weight in weights]
     kinds = {None if each is None else (each.bits, each.minima is None) for each in stored}
     if None not in kinds and len(kinds) == 1:
-        panels = operators.library.pack_codes(*[each for each in stored if each is not None])
-    else:
-        panels = operators.library.pack(*[weight.dense() for weight in weights])
-    return _parameter(panels, name)
+        return library.pack_codes(*[each for each in stored if each is not None])
+    return library.pack(*[weight.dense() for weight in weights])
 
 
 def _vector(weight: StoredWeight | None, name: str = "vector") -> Parameter | Tensor:
@@ -343,5 +345,6 @@ __all__ = [
     "Pair",
     "RMSNorm",
     "Vocabulary",
+    "packed",
     "settle",
 ]

@@ -35,6 +35,7 @@ from ms_eagle.text.loading import load_tokenizer
 from ms_eagle.text.tokenizer import Tokenizer
 from ms_eagle.tree.shape import TreeShape
 
+_VOCABULARIES = ("model.embed_tokens.weight", "lm_head.weight")
 _SPARE_TOKENS = 64  # of a tokenizer, such as a padding token, that were added without rows in the model
 
 
@@ -144,7 +145,9 @@ def load_teacher(
         def read(name: str) -> Weight:
             step.advance()
             try:
-                return stored_as(model.checkpoint.weight(name), asked)
+                # The vocabulary suffers most from 4 bits: files in such formats keep it in more, too.
+                wide = asked == "int4" and name in _VOCABULARIES
+                return stored_as(model.checkpoint.weight(name), "int8" if wide else asked)
             except ValueError as error:
                 raise UserError(
                     f"{model.files.directory}: {name}: {error}; set model.weights=float32."

@@ -35,7 +35,8 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def engine():
-    return load_engine(load_config(CONFIG, ["execution.device=CPU", f"execution.batch_size={len(PROMPTS)}"]))
+    batch = f"execution.batch_size={len(PROMPTS)}"
+    return load_engine(load_config(CONFIG, ["execution.device=CPU", "model.weights=float32", batch]))
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +69,13 @@ def test_greedy_continuations_equal_transformers(engine, peer, record_property):
     print(f"near-ties: {ties}")
 
 
-def test_speculation_writes_the_same_text(engine):
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+def test_speculation_writes_the_same_text(weights):
     """A drafter that is right seven times in ten, and its mistakes, on real text: greedy and sampled."""
-    overrides = ["execution.device=CPU", "execution.batch_size=5", "drafter.kind=synthetic", "tree.budget=7"]
-    speculative = load_engine(load_config(CONFIG, [*overrides, "tree.depth=4"]))
+    shared = ["execution.device=CPU", "execution.batch_size=5", f"model.weights={weights}"]
+    engine = load_engine(load_config(CONFIG, [*shared, "drafter.kind=none"]))
+    tree = ["drafter.kind=synthetic", "tree.budget=7", "tree.depth=4"]
+    speculative = load_engine(load_config(CONFIG, [*shared, *tree]))
     template = load_template(engine.directory)
     prompts = [template.encode([{"role": "user", "content": p}], engine.tokenizer) for p in PROMPTS[:5]]
     warm = SamplingParams(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=7)

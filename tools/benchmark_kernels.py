@@ -17,6 +17,7 @@ EPILOG = """\
 examples:
   python tools/benchmark_kernels.py
   python tools/benchmark_kernels.py --threads 1 --rounds 5
+  python tools/benchmark_kernels.py --weights int8
   python tools/benchmark_kernels.py --contexts 256 16384 --layers 4
   python tools/benchmark_kernels.py --json | python -m json.tool
 
@@ -56,6 +57,12 @@ def main(argv: list[str]) -> int:
         default=30,
         help="blocks of the decoder (default: 30)",
     )
+    what.add_argument(
+        "--weights",
+        choices=("float32", "int8", "int4"),
+        default="float32",
+        help="format of all matrices; the floor is that of its bytes and of a product in it (float32)",
+    )
     what.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_common_options()
     args = parser.parse_args(argv)
@@ -69,7 +76,7 @@ def main(argv: list[str]) -> int:
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")
     try:
-        report = measure(args.threads, Shape(layers=args.layers), args.rounds, args.contexts)
+        report = measure(args.threads, Shape(layers=args.layers), args.rounds, args.contexts, args.weights)
     except NativeUnavailable as reason:
         raise UserError(f"native kernels are not available: {reason}") from reason
     print(json.dumps(report) if args.json else "\n".join(lines(report)))

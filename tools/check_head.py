@@ -5,9 +5,7 @@ import sys
 from pathlib import Path
 
 from ms_eagle.cli import command_line
-from ms_eagle.errors import UserError
-from ms_eagle.system import files
-from ms_eagle.text.prompts import check_text
+from ms_eagle.cli.texts import read_text
 
 DESCRIPTION = """\
 Say whether an EAGLE-3 head fits its teacher, and if not, why.
@@ -57,22 +55,6 @@ def main(argv: list[str]) -> int:
     sys.stdout.reconfigure(encoding="utf-8" if args.json else None, errors="replace")
     print(json.dumps(record(report), ensure_ascii=False) if args.json else "\n".join(lines(report)))
     return 0
-
-
-def read_text(path: Path) -> str:
-    """The content of a UTF-8 file.
-
-    Raises:
-        UserError: it cannot be read, is not UTF-8, or holds no text.
-    """
-    try:
-        text = files.text_of(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"--text {path}: {error.strerror}; expected a text file") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"--text {path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
-    check_text(text, f"--text {path}: the text")
-    return text
 
 
 if __name__ == "__main__":

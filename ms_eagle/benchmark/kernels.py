@@ -8,7 +8,7 @@ random teacher and a random head of SmolLM2-135M's shape stand for real ones: th
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -26,7 +26,9 @@ from ms_eagle.engine.controls import Controls
 from ms_eagle.kernels import native
 from ms_eagle.kernels.library import ABSENT, Library
 from ms_eagle.models.architecture import DecoderConfig
+from ms_eagle.models.quantisation import Asked, stored_as
 from ms_eagle.models.teacher import Teacher
+from ms_eagle.models.weight import Weight
 from ms_eagle.pages.columns import aligned
 from ms_eagle.tree.shape import TreeShape
 
@@ -164,20 +166,21 @@ class Nothing(nn.Cell):
 class Speculation:
     """A teacher and a drafter over random weights, and the calls that a cycle is made of."""
 
-    def __init__(self, threads: int | None, shape: Shape, slots: int) -> None:
+    def __init__(self, threads: int | None, shape: Shape, slots: int, weights: Asked) -> None:
         backend, decoder = NativeBackend(threads, TREE.depth), shape.decoder()
         self.library: Library = backend.operators.library
         sizes = Sizes(1, CHUNK, slots - TREE.rows - 1, (TREE,))
         places = {"slots": slots, "positions": slots}
+        drawn = RandomCheckpoint(decoder.tensor_shapes())
         self.teacher = Teacher(
             decoder,
-            RandomCheckpoint(decoder.tensor_shapes()).weight,
+            lambda name: stored_as(drawn.weight(name), weights),
             backend,
             taps=shape.taps,
             batch=1,
             **places,
         )
-        head = HeadBlueprint(random_head(decoder, shape.taps))
+        head = HeadBlueprint(replace(random_head(decoder, shape.taps), weights=weights))
         self.drafter = head.build(self.teacher, backend, TREE, **places)
         self.graphs = Graphs(
             self.teacher,
@@ -277,20 +280,22 @@ class Bench:
                 self.seconds[name] = min(self.seconds[name], time.perf_counter() - start)
 
 
-def measure(threads: int | None, shape: Shape, rounds: int, contexts: list[int]) -> dict[str, object]:
+def measure(
+    threads: int | None, shape: Shape, rounds: int, contexts: list[int], weights: Asked = "float32"
+) -> dict[str, object]:
     """Run everything; milliseconds, ratios, and what they were made of.
 
     Raises:
         NativeUnavailable: the kernels cannot be had here.
     """
-    run = Speculation(threads, shape, max(*contexts, 1024) + CHUNK + 1)
+    run = Speculation(threads, shape, max(*contexts, 1024) + CHUNK + 1, weights)
     library = run.library
-    weights = [p.asnumpy() for p in run.teacher.get_parameters() if p.ndim == 3]
+    matrices = [p.asnumpy() for p in run.teacher.get_parameters() if p.ndim == 3]
     x = np.random.default_rng(1).standard_normal((1, 1024, 1024)).astype(np.float32)
-    square, product = library.pack(x[0]), np.empty_like(x)
+    square, product = native.packed(library, stored_as(Weight.of(x[0]), weights)), np.empty_like(x)
     scale = np.zeros(1, np.float32)
     bench, steps = Bench(), {}
-    bench.work["stream"] = lambda: [library.stream(each) for each in weights]
+    bench.work["stream"] = lambda: [library.stream(each) for each in matrices]
     bench.work["product"] = lambda: library.call("LinearRows", (x, ABSENT, square, ABSENT, scale), (product,))
     sizes = [
         *((rows, CONTEXT) for rows in (1, 8, TREE.rows, 33)),
@@ -305,11 +310,12 @@ def measure(threads: int | None, shape: Shape, rounds: int, contexts: list[int])
     chunks = [rows_at(at, CHUNK) for at in range(0, 1024, CHUNK)]
     bench.work["prefill 1024"] = lambda: [run.step(*arguments) for arguments in chunks][-1].asnumpy()
     bench.run(rounds)
-    streamed = sum(each.nbytes for each in weights)
+    streamed = sum(each.nbytes for each in matrices)
     bandwidth = streamed / bench.seconds["stream"]
     speed = 2.0 * 1024**3 / bench.seconds["product"]
     report: dict[str, object] = {
         "threads": library.threads,
+        "weights": weights,
         "gigabytes_per_second": bandwidth / 1e9,
         "product_gflops": speed / 1e9,
         "steps": {},
@@ -376,8 +382,8 @@ def lines(report: dict[str, object]) -> list[str]:
         ("all else", rest, f"% of the cycle   target: at most {100 * REST_TARGET:.0f} %"),
     ]
     return [
-        f"{report['threads']} threads; floor: {report['gigabytes_per_second']:.1f} GB/s read, "
-        f"{report['product_gflops']:.0f} GFLOP/s in a 1024-cubed product",
+        f"{report['threads']} threads, {report['weights']}; floor: {report['gigabytes_per_second']:.1f} GB/s "
+        f"read, {report['product_gflops']:.0f} GFLOP/s in a 1024-cubed product",
         *aligned([("step", "ms", "floor", "ratio", ""), *steps, *others]),
         f"peak memory {memory['peak_bytes'] / 1e6:.0f} MB, {memory['ratio']:.2f} of weights and caches   "
         f"target: at most {MEMORY_TARGET}",

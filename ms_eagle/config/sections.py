@@ -37,7 +37,8 @@ class ModelSection(Section):
         "auto",
         description="How matrices are held and multiplied on CPUs with native kernels: in `float32`, or as"
         " `int8` or `int4` codes with a scale for every 32 columns, where rows are turned into int8 codes for"
-        " each product. Codes that a file stores in the format asked for are used as they are. `auto` takes"
+        " each product. Codes that a file stores in the format asked for are used as they are; with `int4`"
+        " embedding and LM head are int8. `auto` takes"
         " float32 values as they come and codes as they are stored. docs/weights.md has speed and quality.",
     )
     max_length: int = Field(

@@ -188,6 +188,7 @@ def number_type(dtype: ms.Type) -> str:
         ms.float16: "float16",
         ms.bfloat16: "bfloat16",
         ms.int32: "int32",
+        ms.uint8: "uint8",
         ms.bool_: "bool",
     }
     return names[dtype]

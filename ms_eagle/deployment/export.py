@@ -46,7 +46,14 @@ from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import load_template
 from ms_eagle.tree.shape import Tier, TreeShape
 
-_STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "bool": "BOOL"}
+_STORED = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",

@@ -48,7 +48,7 @@ class TensorRecord(Record):
     """Name, number format (``float32``, ``int32``, ...) and shape of an input or of a state."""
 
     name: str
-    dtype: Literal["float32", "float16", "bfloat16", "int32", "bool"]
+    dtype: Literal["float32", "float16", "bfloat16", "int32", "uint8", "bool"]
     shape: list[Count]
 
 

@@ -18,9 +18,10 @@ from ms_eagle.deployment.manifest import TensorRecord
 from ms_eagle.errors import UserError
 
 _STORED = {"F32": ("float32", "<f4"), "F16": ("float16", "<f2"), "BF16": ("bfloat16", "<u2"),
-           "I32": ("int32", "<i4"), "BOOL": ("bool", "?")}  # fmt: skip
+           "U8": ("uint8", "u1"), "I32": ("int32", "<i4"), "BOOL": ("bool", "?")}  # fmt: skip
 _TYPES = {
     "float32": ms.float32,
+    "uint8": ms.uint8,
     "float16": ms.float16,
     "bfloat16": ms.bfloat16,
     "int32": ms.int32,

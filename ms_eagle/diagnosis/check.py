@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ms_eagle import loading
-from ms_eagle.config.sections import Config
+from ms_eagle.config.sections import Config, ModelSection
 from ms_eagle.cycle.graphs import Graphs
 from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.diagnosis.agreement import Agreement, HeadMeter, Passage, TeacherReader
@@ -142,7 +142,7 @@ class Passages:
         passages = []
         with self._progress.steps("letting the teacher answer", len(PROMPTS)) as step:
             for prompt in PROMPTS:
-                tokens = self._encode(prompt)
+                tokens = encode_question(prompt, self._config.model, self._model)
                 (answer,) = engine.generate([tokens], options)
                 if answer.finish_reason == "interrupted":
                     raise KeyboardInterrupt
@@ -150,18 +150,18 @@ class Passages:
                 step.advance()
         return passages
 
-    def _encode(self, prompt: str) -> list[int]:
-        """Through the model's chat template, for that is what heads are trained on; raw without one."""
-        model, tokenizer = self._config.model, self._model.tokenizer
-        try:
-            template = load_template(self._model.files.directory, model.chat_template)
-        except UserError:
-            if model.chat_template is not None:
-                raise
-            return tokenizer.encode(prompt)
-        system = [] if model.system_prompt is None else [{"role": "system", "content": model.system_prompt}]
-        messages = [*system, {"role": "user", "content": prompt}]
-        return template.encode(messages, tokenizer, thinking=model.thinking)
+
+def encode_question(prompt: str, section: ModelSection, model: loading.Model) -> list[int]:
+    """Through the model's chat template, for that is what heads are trained on; raw without one."""
+    try:
+        template = load_template(model.files.directory, section.chat_template)
+    except UserError:
+        if section.chat_template is not None:
+            raise
+        return model.tokenizer.encode(prompt)
+    system = [] if section.system_prompt is None else [{"role": "system", "content": section.system_prompt}]
+    messages = [*system, {"role": "user", "content": prompt}]
+    return template.encode(messages, model.tokenizer, thinking=section.thinking)
 
 
 class Bench:

@@ -114,7 +114,9 @@ def benchmark_config(config: Config, threads: int) -> Config:
             "execution.device is Ascend, but peers are compared on the CPU: set execution.device=CPU"
         )
     changes = {"device": "CPU", "threads": threads, "batch_size": 1, "mode": "performance", "trace": None}
-    return config.model_copy(update={"execution": config.execution.model_copy(update=changes)})
+    model = config.model.model_copy(update={"weights": "float32"})
+    execution = config.execution.model_copy(update=changes)
+    return config.model_copy(update={"model": model, "execution": execution})
 
 
 def cache_directory(config: Config) -> Path:
