@@ -1,10 +1,10 @@
 """A chat: messages in turn, each answer read on from what the caches already hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ms_eagle.engine.engine import Engine
 from ms_eagle.engine.requests import Completion, GenerationOptions, TurnName
-from ms_eagle.text.template import ChatTemplate, Thinking
+from ms_eagle.text.template import Message
 
 
 class Conversation:
@@ -17,21 +17,18 @@ class Conversation:
     def __init__(
         self,
         engine: Engine,
-        template: ChatTemplate,
+        encode: Callable[[Sequence[Message]], list[int]],
         *,
         system_prompt: str | None = None,
-        thinking: Thinking | None = None,
     ) -> None:
         """Start with no turns.
 
         Args:
             engine: must serve nobody else in the middle of a turn; others between turns only cost time.
-            template: how messages become a prompt.
+            encode: how messages become a prompt.
             system_prompt: text of the system message; None leaves it to the template.
-            thinking: see ``ChatTemplate.render``.
         """
-        self._engine, self._template = engine, template
-        self._thinking: Thinking | None = thinking
+        self._engine, self._encode = engine, encode
         self._opening = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
         self.messages: list[dict[str, str]] = list(self._opening)
 
@@ -43,10 +40,10 @@ class Conversation:
         A turn that fails or is interrupted before its first token leaves the conversation as it was.
 
         Raises:
-            UserError: see ``Engine.generate`` and ``ChatTemplate.render``.
+            UserError: see ``Engine.generate`` and ``encode``.
         """
         turns = [*self.messages, {"role": "user", "content": text}]
-        prompt = self._template.encode(turns, self._engine.tokenizer, thinking=self._thinking)
+        prompt = self._encode(turns)
         show = None if on_text is None else (lambda _, piece: on_text(piece))
         name = TurnName("chat", self.turns + 1)
         (completion,) = self._engine.generate([prompt], options, show, reuse_prefix=True, names=[name])

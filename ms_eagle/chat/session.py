@@ -13,7 +13,8 @@ from ms_eagle.engine.requests import Completion, GenerationOptions, Request, Tur
 from ms_eagle.errors import UserError
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system.progress import Progress
-from ms_eagle.text.template import ChatTemplate, load_template
+from ms_eagle.text.plain import encode_prompt
+from ms_eagle.text.template import ChatTemplate, Message, load_template
 from ms_eagle.text.tokenizer import Tokenizer
 
 
@@ -83,7 +84,7 @@ class Session:
     def __init__(
         self, engine: Engine, template: ChatTemplate | None, config: Config, progress: Progress
     ) -> None:
-        self.engine, self.template, self._model = engine, template, config.model
+        self.engine, self.template, self.config = engine, template, config
         self.options, self._progress = generation_options(config, engine.tokenizer), progress
 
     @classmethod
@@ -144,11 +145,19 @@ class Session:
         if self.template is None:
             raise UserError("a chat needs a chat template: leave out --raw")
         self._compile()
-        return Conversation(
-            self.engine,
-            self.template,
-            system_prompt=self._model.system_prompt,
-            thinking=self._model.thinking,
+        return Conversation(self.engine, self.encode, system_prompt=self.config.model.system_prompt)
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """Prompt ids of messages, as the configuration has them rendered and read.
+
+        Raises:
+            UserError: see ``ChatTemplate.encode``.
+        """
+        return self.template.encode(
+            messages,
+            self.engine.tokenizer,
+            thinking=self.config.model.thinking,
+            special_tokens=self.config.generation.special_tokens_in_text,
         )
 
     def answer(self, dialogs: Sequence[Dialog], report: Report) -> bool:
@@ -240,11 +249,11 @@ class Session:
 
     def _encode(self, running: "Running") -> list[int]:
         """Prompt ids of the next turn."""
-        if self.template is None:
-            return self.engine.tokenizer.encode(running.dialog.turns[len(running.completions)])
-        return self.template.encode(
-            running.messages(self._model.system_prompt), self.engine.tokenizer, thinking=self._model.thinking
-        )
+        if self.template is not None:
+            return self.encode(running.messages(self.config.model.system_prompt))
+        text, tokenizer = running.dialog.turns[len(running.completions)], self.engine.tokenizer
+        control = self.config.generation.special_tokens_in_text == "control"
+        return tokenizer.encode(text) if control else encode_prompt(text, tokenizer)
 
 
 @dataclass

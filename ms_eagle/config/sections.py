@@ -230,6 +230,13 @@ class GenerationSection(Section):
         description="Tokens that end the answer besides the model's own, as ids or as names of special tokens"
         " such as `<|im_end|>`. `--verbose` prints all tokens that end an answer.",
     )
+    special_tokens_in_text: Literal["control", "text"] = Field(
+        "control",
+        description="What the name of a special token, such as `<|im_end|>`, is where a prompt or a message"
+        " holds it: `control` makes it that token, as transformers does, so that text from elsewhere can end"
+        " a turn or begin one. With `text` only the chat template writes control tokens; what a tokenizer"
+        " or template cannot read so is refused.",
+    )
     ignore_eos: bool = Field(
         False,
         description="Write on past the model's end-of-sequence tokens, for measurements.",

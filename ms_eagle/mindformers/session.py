@@ -90,8 +90,8 @@ class PipelineSession(Session):
         """The prompt of the next turn as text."""
         if self.template is None:
             return running.dialog.turns[len(running.completions)]
-        messages = running.messages(self._model.system_prompt)
-        return self.template.render(messages, thinking=self._model.thinking)
+        messages = running.messages(self.config.model.system_prompt)
+        return self.template.render(messages, thinking=self.config.model.thinking)
 
     def _special_tokens(self, text: str, ids: Sequence[int]) -> bool:
         """Whether MindFormers' tokenizer is to add special tokens to read what ours read."""
@@ -139,7 +139,7 @@ def _options(config: Config) -> dict[str, Any]:
         UserError: an option that MindFormers does not have.
     """
     asked = config.generation
-    for name, off in (("min_p", 0), ("stop", [])):
+    for name, off in (("min_p", 0), ("stop", []), ("special_tokens_in_text", "control")):
         if getattr(asked, name) != off:
             raise UserError(
                 f"generation.{name} is {getattr(asked, name)!r}, an option that MindFormers does not have: "
