@@ -2,12 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ms_eagle.chat.conversation import Conversation
 from ms_eagle.chat.report import Asked, Report
-from ms_eagle.config.sections import Config, load_config
+from ms_eagle.config.sections import Config, changed, load_config
 from ms_eagle.engine.engine import Engine
 from ms_eagle.engine.requests import Completion, GenerationOptions, Request, TurnName
 from ms_eagle.errors import UserError
@@ -58,6 +58,7 @@ def generation_options(config: Config, tokenizer: Tokenizer) -> GenerationOption
         stop=tuple(asked.stop),
         ignore_eos=asked.ignore_eos and not stops,
         eos_ids=tuple(dict.fromkeys((*ends, *stops))) if stops else None,
+        stop_loops=asked.stop_loops is True,
     )
 
 
@@ -135,17 +136,43 @@ class Session:
         finally:
             self.engine.cancel([number])
 
-    def _compile(self) -> None:
-        if self.options.max_new_tokens > 0:
+    def _compile(self, options: GenerationOptions | None = None) -> None:
+        options = self.options if options is None else options
+        if options.max_new_tokens > 0:
             with self._progress.steps("compiling"):
-                self.engine.warm_up(self.options)
+                self.engine.warm_up(options)
 
     def conversation(self) -> Conversation:
         """A new chat with the configured system message and thinking, ready to answer."""
         if self.template is None:
             raise UserError("a chat needs a chat template: leave out --raw")
         self._compile()
-        return Conversation(self.engine, self.encode, system_prompt=self.config.model.system_prompt)
+        return Conversation(
+            self.engine,
+            self.encode,
+            system_prompt=self.config.model.system_prompt,
+            note=self._progress.note,
+        )
+
+    @property
+    def chat_options(self) -> GenerationOptions:
+        """The options of a chat, which ends loops unless told otherwise."""
+        return replace(self.options, stop_loops=self.config.generation.stop_loops is not False)
+
+    def change(self, override: str, name: str) -> None:
+        """Give a key of the section ``generation`` another value, from the next answer on.
+
+        Args:
+            override: ``generation.key=value``, the value in YAML.
+            name: stands before it in messages.
+
+        Raises:
+            UserError: see ``config.sections.changed`` and ``generation_options``.
+        """
+        config = changed(self.config, override, name)
+        options = generation_options(config, self.engine.tokenizer)
+        self._compile(options)
+        self.options, self.config = options, config
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Prompt ids of messages, as the configuration has them rendered and read.

@@ -139,11 +139,16 @@ def _options(config: Config) -> dict[str, Any]:
         UserError: an option that MindFormers does not have.
     """
     asked = config.generation
-    for name, off in (("min_p", 0), ("stop", []), ("special_tokens_in_text", "control")):
-        if getattr(asked, name) != off:
+    for name, off in (
+        ("min_p", 0),
+        ("stop", []),
+        ("special_tokens_in_text", "control"),
+        ("stop_loops", False),
+    ):
+        if (getattr(asked, name) or off) != off:
             raise UserError(
                 f"generation.{name} is {getattr(asked, name)!r}, an option that MindFormers does not have: "
-                f"set generation.{name}={off}, or leave out --engine mindformers."
+                f"set generation.{name}={str(off).lower()}, or leave out --engine mindformers."
             )
     sampled = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
     return {
