@@ -28,6 +28,7 @@ class Keyboard:
 
     def __init__(self) -> None:
         self._typed = ""
+        self._prompt: str | None = None  # of the line that is edited
         self._at_start = _attributes()
         self._fancy = readline is not None and sys.stdout.isatty()
         if self._fancy:
@@ -55,12 +56,14 @@ class Keyboard:
         """A line with its end, or None at the end of the input."""
         if self._fancy:
             readline.set_startup_hook(lambda: readline.insert_text(typed))
+            self._prompt = prompt
             try:
                 return input(prompt) + "\n"
             except EOFError:
                 print(file=sys.stderr, flush=True)
                 return None
             finally:
+                self._prompt = None
                 readline.set_startup_hook()
         print(prompt, end="", file=sys.stderr, flush=True)
         return sys.stdin.readline() or None
@@ -103,8 +106,8 @@ class Keyboard:
             os.kill(os.getpid(), signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, suspend)
             _set(now)
-            if self._fancy:
-                readline.redisplay()
+            if self._prompt is not None:  # readline does not know that its line is no longer in sight
+                print(self._prompt, readline.get_line_buffer(), sep="", end="", flush=True)
 
         with _handled(dict.fromkeys(_ENDS, end) | {signal.SIGTSTP: suspend}):
             try:
