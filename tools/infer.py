@@ -38,7 +38,8 @@ examples:
   python tools/infer.py --prompt Hello --json | python -m json.tool
 
 in a chat:
-  /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer
+  /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer; /retry, /set,
+  /save, /load and /help: docs/chat.md
 
 prompt files (--prompts):
   One conversation a line, as in MT-Bench; every turn is answered in order.
@@ -51,7 +52,8 @@ fields of --json, one object a line for each turn:
   text               the answer, cut before a stop text
   token_ids          its tokens, the end-of-sequence token included
   prompt_tokens, new_tokens
-  finish_reason      "stop" (end of sequence or stop text) or "length" (limit, capacity or Ctrl-C)
+  finish_reason      "stop" (end of sequence or stop text), "length" (limit, capacity or Ctrl-C) or
+                     "loop" (in a chat, or with generation.stop_loops)
   drafter            "none", "eagle3" or "synthetic" (a scripted drafter: a measurement, not a result)
   kernels, mode
   cycles             teacher passes while decoding
@@ -99,7 +101,7 @@ def main(argv: list[str]) -> int:
     if args.verbose:
         print(endings(session.options, session.engine.tokenizer), file=sys.stderr)
     if texts is None:
-        finished = ChatShell(session.conversation(), session.options, report).run()
+        finished = ChatShell(session.conversation(), session, report).run()
     else:
         finished = session.answer([Dialog(*text) for text in texts], report)
     return 0 if finished else 130

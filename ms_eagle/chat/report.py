@@ -9,8 +9,9 @@ from ms_eagle.drafters.registry import NONE, label, notices
 from ms_eagle.engine.requests import Completion
 
 
-def figures(completion: Completion) -> str:
-    """One line: tokens, tokens per second, time to first token, what the prompt and the start-up took.
+def figures(completion: Completion, *, start: bool = True) -> str:
+    """One line: tokens, tokens per second, time to first token, what the prompt and, with ``start``, the
+    start-up took.
 
     Seconds are wall time; tokens per second are new tokens over decode time, so the prompt does not count.
     A synthetic drafter is named first: neither its acceptance nor its speed is that of any head.
@@ -25,19 +26,20 @@ def figures(completion: Completion) -> str:
         f"{'-' if rate is None else format(rate, '.1f')} tokens/s",
         f"first token {'-' if first is None else format(first, '.2f') + ' s'}",
         f"prompt {completion.prompt_tokens}{reused}",
-        f"load {seconds.load:.1f} s",
-        f"compile {seconds.compile:.1f} s",
     ]
     if completion.accept_L:
         accepted = sum(completion.accept_L) / len(completion.accept_L)
-        parts.insert(len(parts) - 3, f"accept_L {accepted:.2f} (tau {accepted + 1:.2f})")
+        parts.insert(len(parts) - 1, f"accept_L {accepted:.2f} (tau {accepted + 1:.2f})")
+    if start:
+        parts += [f"load {seconds.load:.1f} s", f"compile {seconds.compile:.1f} s"]
     return f"[{' | '.join(parts)}]"
 
 
 def record(completion: Completion) -> dict[str, Any]:
     """The JSON form of an answer, exactly the fields that scripts rely on (see ``tools/infer.py --help``).
 
-    ``finish_reason`` is ``stop`` or ``length``: an interrupted answer was cut short and counts as the latter.
+    ``finish_reason`` is ``stop``, ``length`` or, where asked for, ``loop``: an interrupted answer was cut
+    short and counts as ``length``.
     ``accept_L`` lists the accepted draft tokens of every cycle and is null without a drafter.
     """
     seconds = completion.seconds
@@ -46,7 +48,7 @@ def record(completion: Completion) -> dict[str, Any]:
         "token_ids": list(completion.token_ids),
         "prompt_tokens": completion.prompt_tokens,
         "new_tokens": completion.new_tokens,
-        "finish_reason": "stop" if completion.finish_reason == "stop" else "length",
+        "finish_reason": "length" if completion.finish_reason == "interrupted" else completion.finish_reason,
         "drafter": completion.drafter,
         "kernels": completion.kernels,
         "mode": completion.mode,
@@ -85,7 +87,13 @@ class Report(Protocol):
 
 
 class TextReport:
-    """The answer on standard output as it comes, its figures on standard error."""
+    """The answer on standard output as it comes, its figures on standard error.
+
+    What loading and compiling took is told with the first answer, and again when more was compiled.
+    """
+
+    def __init__(self) -> None:
+        self._start: tuple[float, float] | None = None
 
     def begin(self, title: str | None, prompt: str, asked: Asked) -> None:
         """Print a heading and the prompt, if there is a title."""
@@ -100,7 +108,9 @@ class TextReport:
     def end(self, completion: Completion) -> None:
         """End the line of the answer and print the figures."""
         print(flush=True)
-        print(figures(completion), file=sys.stderr, flush=True)
+        start = (completion.seconds.load, completion.seconds.compile)
+        line, self._start = figures(completion, start=start != self._start), start
+        print(line, file=sys.stderr, flush=True)
 
 
 class JsonReport:

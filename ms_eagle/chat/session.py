@@ -2,18 +2,19 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ms_eagle.chat.conversation import Conversation
 from ms_eagle.chat.report import Asked, Report
-from ms_eagle.config.sections import Config, load_config
+from ms_eagle.config.sections import Config, changed, load_config
 from ms_eagle.engine.engine import Engine
 from ms_eagle.engine.requests import Completion, GenerationOptions, Request, TurnName
 from ms_eagle.errors import UserError
 from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system.progress import Progress
-from ms_eagle.text.template import ChatTemplate, load_template
+from ms_eagle.text.plain import encode_prompt
+from ms_eagle.text.template import ChatTemplate, Message, load_template
 from ms_eagle.text.tokenizer import Tokenizer
 
 
@@ -57,6 +58,7 @@ def generation_options(config: Config, tokenizer: Tokenizer) -> GenerationOption
         stop=tuple(asked.stop),
         ignore_eos=asked.ignore_eos and not stops,
         eos_ids=tuple(dict.fromkeys((*ends, *stops))) if stops else None,
+        stop_loops=asked.stop_loops is True,
     )
 
 
@@ -83,7 +85,7 @@ class Session:
     def __init__(
         self, engine: Engine, template: ChatTemplate | None, config: Config, progress: Progress
     ) -> None:
-        self.engine, self.template, self._model = engine, template, config.model
+        self.engine, self.template, self.config = engine, template, config
         self.options, self._progress = generation_options(config, engine.tokenizer), progress
 
     @classmethod
@@ -134,10 +136,11 @@ class Session:
         finally:
             self.engine.cancel([number])
 
-    def _compile(self) -> None:
-        if self.options.max_new_tokens > 0:
+    def _compile(self, options: GenerationOptions | None = None) -> None:
+        options = self.options if options is None else options
+        if options.max_new_tokens > 0:
             with self._progress.steps("compiling"):
-                self.engine.warm_up(self.options)
+                self.engine.warm_up(options)
 
     def conversation(self) -> Conversation:
         """A new chat with the configured system message and thinking, ready to answer."""
@@ -146,9 +149,42 @@ class Session:
         self._compile()
         return Conversation(
             self.engine,
-            self.template,
-            system_prompt=self._model.system_prompt,
-            thinking=self._model.thinking,
+            self.encode,
+            system_prompt=self.config.model.system_prompt,
+            note=self._progress.note,
+        )
+
+    @property
+    def chat_options(self) -> GenerationOptions:
+        """The options of a chat, which ends loops unless told otherwise."""
+        return replace(self.options, stop_loops=self.config.generation.stop_loops is not False)
+
+    def change(self, override: str, name: str) -> None:
+        """Give a key of the section ``generation`` another value, from the next answer on.
+
+        Args:
+            override: ``generation.key=value``, the value in YAML.
+            name: stands before it in messages.
+
+        Raises:
+            UserError: see ``config.sections.changed`` and ``generation_options``.
+        """
+        config = changed(self.config, override, name)
+        options = generation_options(config, self.engine.tokenizer)
+        self._compile(options)
+        self.options, self.config = options, config
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """Prompt ids of messages, as the configuration has them rendered and read.
+
+        Raises:
+            UserError: see ``ChatTemplate.encode``.
+        """
+        return self.template.encode(
+            messages,
+            self.engine.tokenizer,
+            thinking=self.config.model.thinking,
+            special_tokens=self.config.generation.special_tokens_in_text,
         )
 
     def answer(self, dialogs: Sequence[Dialog], report: Report) -> bool:
@@ -240,11 +276,11 @@ class Session:
 
     def _encode(self, running: "Running") -> list[int]:
         """Prompt ids of the next turn."""
-        if self.template is None:
-            return self.engine.tokenizer.encode(running.dialog.turns[len(running.completions)])
-        return self.template.encode(
-            running.messages(self._model.system_prompt), self.engine.tokenizer, thinking=self._model.thinking
-        )
+        if self.template is not None:
+            return self.encode(running.messages(self.config.model.system_prompt))
+        text, tokenizer = running.dialog.turns[len(running.completions)], self.engine.tokenizer
+        control = self.config.generation.special_tokens_in_text == "control"
+        return tokenizer.encode(text) if control else encode_prompt(text, tokenizer)
 
 
 @dataclass

@@ -238,6 +238,18 @@ class GenerationSection(Section):
         description="Tokens that end the answer besides the model's own, as ids or as names of special tokens"
         " such as `<|im_end|>`. `--verbose` prints all tokens that end an answer.",
     )
+    stop_loops: bool | None = Field(
+        None,
+        description="End an answer that goes round in circles: whose end is one phrase of 1 to 64 tokens at"
+        " least 8 times in a row, together at least 128 tokens. null does so in a chat only.",
+    )
+    special_tokens_in_text: Literal["control", "text"] = Field(
+        "control",
+        description="What the name of a special token, such as `<|im_end|>`, is where a prompt or a message"
+        " holds it: `control` makes it that token, as transformers does, so that text from elsewhere can end"
+        " a turn or begin one. With `text` only the chat template writes control tokens; what a tokenizer"
+        " or template cannot read so is refused.",
+    )
     ignore_eos: bool = Field(
         False,
         description="Write on past the model's end-of-sequence tokens, for measurements.",
@@ -273,6 +285,35 @@ def load_config(path: Path, overrides: list[str] | None = None) -> Config:
         UserError: as ``read``.
     """
     return read(Config, path, overrides or [], "generation.temperature=0.7")
+
+
+def changed(config: Config, override: str, name: str) -> Config:
+    """``config`` with another value in its section ``generation``.
+
+    Args:
+        config: stays as it is.
+        override: ``generation.key=value``, the value in YAML.
+        name: stands for ``--set`` in messages.
+
+    Raises:
+        UserError: as ``read``, and a key of another section.
+    """
+    try:
+        keys, value = _parse_override(Config, override, "generation.temperature=0.7")
+        if keys[0] != "generation":
+            raise UserError(
+                f"--set {'.'.join(keys)}: is for the start of the program; here only keys of the section"
+                f" generation change: start again with --set {override}"
+            )
+        data = {"model": {"source": config.model.source}, "generation": config.generation.model_dump()}
+        _assign(data, keys, value)
+        try:
+            generation = Config.model_validate(data).generation
+        except ValidationError as error:
+            raise UserError(schema.explain(Config, error, {keys: "--set"}, "--set")) from error
+    except UserError as error:
+        raise UserError(str(error).replace("--set", name, 1)) from error
+    return config.model_copy(update={"generation": generation})
 
 
 def read(kind: type[Schema], path: Path, overrides: list[str], example: str) -> Schema:

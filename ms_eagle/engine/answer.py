@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 
+from ms_eagle.engine.loops import Loops
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.text.stream import TextStream
 from ms_eagle.text.tokenizer import Tokenizer
@@ -14,7 +15,7 @@ class Answer:
     Attributes:
         token_ids: the tokens that count; those emitted after the end are not among them.
         text: the text shown so far.
-        finish_reason: None while the answer grows, then ``stop``, ``length`` or ``interrupted``.
+        finish_reason: None while the answer grows, then ``stop``, ``length``, ``loop`` or ``interrupted``.
         first_token_at: ``time.perf_counter()`` at the first token, or None.
     """
 
@@ -32,6 +33,7 @@ class Answer:
         ends = tokenizer.eos_ids if options.eos_ids is None else options.eos_ids
         self._eos = frozenset() if options.ignore_eos else frozenset(ends)
         self._stream = TextStream(tokenizer, options.stop)
+        self._loops = Loops() if options.stop_loops else None
         self._limit = limit
         if limit == 0:
             self.end("length")
@@ -50,6 +52,8 @@ class Answer:
             self.text += self._stream.push(token)
             if self._stream.stopped:
                 self.end("stop")
+            elif self._loops is not None and self._loops.push(token):
+                self.end("loop")
             elif len(self.token_ids) == self._limit:
                 self.end("length")
 

@@ -21,6 +21,7 @@ class GenerationOptions:
         stop: strings that end the answer; the answer is cut before the first of them.
         ignore_eos: go on after an end-of-sequence token.
         eos_ids: tokens that end the sequence; None takes the model's own.
+        stop_loops: end an answer that goes round in circles, see ``loops.Loops``.
 
     Raises:
         UserError: a ``max_new_tokens`` that is negative or no integer, or an empty stop string.
@@ -31,6 +32,7 @@ class GenerationOptions:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     eos_ids: tuple[int, ...] | None = None
+    stop_loops: bool = False
 
     def __post_init__(self) -> None:
         new = self.max_new_tokens
@@ -89,8 +91,8 @@ class Completion:
         text: the answer, cut before a stop string; without the end-of-sequence token.
         token_ids: all tokens the teacher emitted for it, end-of-sequence included.
         prompt_tokens: length of the prompt; reused_tokens: how many of them were in the cache already.
-        finish_reason: ``stop`` (end of sequence or stop string), ``length`` (limit or capacity) or
-            ``interrupted`` (Ctrl-C).
+        finish_reason: ``stop`` (end of sequence or stop string), ``length`` (limit or capacity),
+            ``loop`` (where ``stop_loops`` is set) or ``interrupted`` (Ctrl-C).
         drafter, kernels, mode: what produced it.
         cycles: teacher passes of the decode phase.
         accept_L: accepted draft tokens of each cycle; None without a drafter.

@@ -90,8 +90,8 @@ class PipelineSession(Session):
         """The prompt of the next turn as text."""
         if self.template is None:
             return running.dialog.turns[len(running.completions)]
-        messages = running.messages(self._model.system_prompt)
-        return self.template.render(messages, thinking=self._model.thinking)
+        messages = running.messages(self.config.model.system_prompt)
+        return self.template.render(messages, thinking=self.config.model.thinking)
 
     def _special_tokens(self, text: str, ids: Sequence[int]) -> bool:
         """Whether MindFormers' tokenizer is to add special tokens to read what ours read."""
@@ -139,11 +139,16 @@ def _options(config: Config) -> dict[str, Any]:
         UserError: an option that MindFormers does not have.
     """
     asked = config.generation
-    for name, off in (("min_p", 0), ("stop", [])):
-        if getattr(asked, name) != off:
+    for name, off in (
+        ("min_p", 0),
+        ("stop", []),
+        ("special_tokens_in_text", "control"),
+        ("stop_loops", False),
+    ):
+        if (getattr(asked, name) or off) != off:
             raise UserError(
                 f"generation.{name} is {getattr(asked, name)!r}, an option that MindFormers does not have: "
-                f"set generation.{name}={off}, or leave out --engine mindformers."
+                f"set generation.{name}={str(off).lower()}, or leave out --engine mindformers."
             )
     sampled = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
     return {

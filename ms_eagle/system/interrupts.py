@@ -8,6 +8,7 @@ our own, which passes it on to the main thread under another number.
 import contextlib
 import os
 import signal
+import termios
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ def start() -> None:
     if handler is not signal.default_int_handler:
         return
     pending = threading.Event()
+    # A chat changes the terminal, and at an end without Python nobody else would put it right.
+    terminal = termios.tcgetattr(0) if os.isatty(0) else None
 
     def interrupt(number: int, frame: object) -> None:
         pending.clear()
@@ -66,6 +69,8 @@ def start() -> None:
         while True:
             signal.sigwait({signal.SIGINT})
             if pending.is_set():
+                if terminal is not None:
+                    termios.tcsetattr(0, termios.TCSANOW, terminal)
                 os._exit(130)
             pending.set()
             signal.pthread_kill(main, _FORWARDED)

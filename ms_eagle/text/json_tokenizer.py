@@ -8,7 +8,7 @@ import tokenizers
 
 from ms_eagle.errors import UserError
 from ms_eagle.text.settings import AddedToken, TokenizerSettings
-from ms_eagle.text.tokenizer import Tokenizer
+from ms_eagle.text.tokenizer import MARK, Tokenizer
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_MARK = "\u2581"
@@ -41,11 +41,13 @@ class JsonTokenizer(Tokenizer):
         self._path = path
         self._tokenizer = _load(path)
         self._literal_tokenizer: tokenizers.Tokenizer | None = None
+        self._marking: tuple[tokenizers.Tokenizer, dict[int, int]] | None = None
         self._add_missing(self._tokenizer, settings)
 
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token_id: token.content.encode() for token_id, token in added.items()}
-        self._take_ids(settings, self._find, {token.content: token_id for token_id, token in added.items()})
+        self.atoms = {token.content: token_id for token_id, token in added.items()}
+        self._take_ids(settings, self._find, self.atoms)
         named = [*settings.roles.values(), *settings.additional]
         ids = {token_id for token_id, token in added.items() if token.special}
         ids.update(token_id for token in named if (token_id := self._find(token)) is not None)
@@ -81,6 +83,26 @@ class JsonTokenizer(Tokenizer):
             return tokenizer.encode(text, add_special_tokens=True).ids
         before, after = self._edges
         return [*before, *tokenizer.encode(text, add_special_tokens=False).ids, *after]
+
+    def encode_marked(self, text: str) -> list[int]:
+        """See :meth:`Tokenizer.encode_marked`."""
+        if self._marking is None:
+            self._marking = self._made_for_marks()
+        tokenizer, ids = self._marking
+        return [ids.get(token, token) for token in tokenizer.encode(text, add_special_tokens=False).ids]
+
+    def _made_for_marks(self) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
+        """A tokenizer whose added tokens are called `MARK` and their name, and their ids by its own."""
+        parts = json.loads(self._tokenizer.to_str())
+        parts["added_tokens"] = []
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(parts))
+        ids = {}
+        for token_id, token in sorted(self._tokenizer.get_added_tokens_decoder().items()):
+            flags = {flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized")}
+            name = MARK + token.content
+            tokenizer.add_tokens([tokenizers.AddedToken(name, special=token.special, **flags)])
+            ids[tokenizer.token_to_id(name)] = token_id
+        return tokenizer, ids
 
     def _literal(self) -> tokenizers.Tokenizer:
         """A second instance that reads special tokens as text; separate, because that is a setting of the

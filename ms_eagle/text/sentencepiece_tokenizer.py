@@ -1,15 +1,16 @@
 """A SentencePiece ``tokenizer.model`` (Llama 2, openPangu)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import sentencepiece
 
 from ms_eagle.errors import UserError
 from ms_eagle.text.settings import AddedToken, TokenizerSettings
-from ms_eagle.text.tokenizer import Tokenizer
+from ms_eagle.text.tokenizer import MARK, Tokenizer
 
 _SPACE_MARK = "\u2581"
 # Appended to a serialised ModelProto this is merged into it (protobuf merges a repeated message field):
@@ -90,11 +91,14 @@ class SentencePieceTokenizer(Tokenizer):
         self._names = {token_id: token.content for token_id, token in atoms.values()}
         self.special_ids = frozenset(special)
         longest_first = sorted(filter(None, atoms), key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        names = "|".join(map(re.escape, longest_first))
+        self._pattern = re.compile(f"({names})") if names else None
+        self._marked = re.compile(f"{MARK}({names})") if names else None
+        self.atoms = {name: token_id for name, (token_id, _) in atoms.items()}
         self._take_ids(
             replace(settings, roles=roles),
             lambda token: atoms[token.content][0] if token and token.content in atoms else None,
-            {name: token_id for name, (token_id, _) in atoms.items()},
+            self.atoms,
         )
 
     def _text_edges(self, settings: TokenizerSettings, path: Path) -> tuple[list[int], list[int]]:
@@ -107,23 +111,39 @@ class SentencePieceTokenizer(Tokenizer):
         before = [self.bos_id] if add_bos and self.bos_id is not None else []
         return before, list(self.eos_ids[:1]) if settings.add_eos_token else []
 
+    @cached_property
+    def symbols(self) -> Mapping[str, int]:
+        """The user-defined symbols of the model; see the base class."""
+        from sentencepiece import sentencepiece_model_pb2 as schema  # only needed where text is not trusted
+
+        pieces = schema.ModelProto.FromString(self._processor.serialized_model_proto()).pieces
+        defined = schema.ModelProto.SentencePiece.USER_DEFINED
+        return {piece.piece: index for index, piece in enumerate(pieces) if piece.type == defined}
+
+    def encode_marked(self, text: str) -> list[int]:
+        """See :meth:`Tokenizer.encode_marked`."""
+        return self._ids(text, self._marked)
+
     def _encode(self, text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
+        ids = self._ids(text, self._pattern if parse_special else None)
+        before, after = self._edges
+        return [*before, *ids, *after] if add_special_tokens else ids
+
+    def _ids(self, text: str, pattern: re.Pattern[str] | None) -> list[int]:
+        """Ids without edges; ``pattern`` finds the special tokens, whose name is its first group."""
         if text and not self._legacy:
             text = text.replace(_SPACE_MARK, " ")
             if self._prefix_space:
                 text = _SPACE_MARK + text
         ids: list[int] = []
-        for part, atom in self._parts(text, parse_special):
+        for part, atom in self._parts(text, pattern):
             ids.extend(self._encode_part(part) if atom is None else [atom])
         # The space put before the whole text is not wanted when a special token comes first.
         if not self._legacy and len(ids) > 1 and ids[1] in self.special_ids:
             mark = self._processor.piece_to_id(_SPACE_MARK)
             if ids[0] == mark:
                 del ids[0]
-        if not add_special_tokens:
-            return ids
-        before, after = self._edges
-        return [*before, *ids, *after]
+        return ids
 
     def _encode_part(self, part: str) -> list[int]:
         if self._legacy or not part.startswith((_SPACE_MARK, " ")):
@@ -132,21 +152,20 @@ class SentencePieceTokenizer(Tokenizer):
         ids = self._processor.encode(self._unknown + part)
         return ids[self._unknown_length :] if len(ids) >= self._unknown_length else ids
 
-    def _parts(self, text: str, parse_special: bool) -> Iterator[tuple[str, int | None]]:
+    def _parts(self, text: str, pattern: re.Pattern[str] | None) -> Iterator[tuple[str, int | None]]:
         """The text cut at special tokens, leftmost and longest first: ``(part, id of the special token)``."""
-        pattern = self._pattern if parse_special else None
         matches = list(pattern.finditer(text)) if pattern else []
         start = 0
         strip_next = False
         for match in [*matches, None]:
             part = text[start : match.start() if match else len(text)]
-            token_id, token = self._atoms[match[0]] if match else (None, None)
+            token_id, token = self._atoms[match[1]] if match else (None, None)
             part = part.lstrip() if strip_next else part
             part = part.rstrip() if token and token.lstrip else part
             if part:
                 yield part, None
             if match is not None and token is not None:
-                yield match[0], token_id
+                yield match[1], token_id
                 start, strip_next = match.end(), token.rstrip
 
 

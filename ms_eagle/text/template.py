@@ -10,6 +10,7 @@ from jinja2 import meta
 from ms_eagle.errors import UserError
 from ms_eagle.system import files, home
 from ms_eagle.system.time_limit import time_limit
+from ms_eagle.text.plain import SpecialTokens, encode_messages, encode_rendered
 from ms_eagle.text.settings import optional_object, read_settings
 from ms_eagle.text.template_environment import environment
 from ms_eagle.text.tokenizer import Tokenizer
@@ -92,6 +93,13 @@ class ChatTemplate:
         the choice to the template. Raises UserError for no messages, for a message without text, for a
         thinking switch that the template does not have, and for whatever the template itself refuses.
         """
+        turns, switches = self._turns(messages, thinking)
+        return self._text(turns, {**switches, "add_generation_prompt": add_generation_prompt})
+
+    def _turns(
+        self, messages: Sequence[Message], thinking: Thinking | None
+    ) -> tuple[list[dict[str, object]], dict[str, object]]:
+        """Copies of the messages, ``thinking`` applied to them, and the variables that it needs."""
         if not messages:
             raise UserError("chat: no messages; expected at least one")
         turns = [dict(message) for message in messages]
@@ -99,13 +107,13 @@ class ChatTemplate:
             for key in ("role", "content"):
                 if not isinstance(turn.get(key), str):
                     raise UserError(f"chat: message {index} has {key} {turn.get(key)!r}; expected text")
-        switches = self._switch(turns, thinking)
+        return turns, self._switch(turns, thinking)
+
+    def _text(self, turns: Sequence[Message], switches: Mapping[str, object]) -> str:
         variables = {"tools": None, "documents": None, **self._variables, **switches}
         try:
             with time_limit(_SECONDS):  # a loop over a loop over a loop never ends
-                return self._template.render(
-                    messages=turns, add_generation_prompt=add_generation_prompt, **variables
-                )
+                return self._template.render(messages=turns, **variables)
         except (TimeoutError, MemoryError, *_TEMPLATE_FAULTS) as error:
             raise UserError(f"chat template {self.origin}: {error}") from error
 
@@ -116,15 +124,30 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         thinking: Thinking | None = None,
+        special_tokens: SpecialTokens = "control",
     ) -> list[int]:
         """The prompt ids of ``messages``.
 
         Special tokens written by the template become their ids, and so do those that a message's text
-        spells out. The tokenizer's own beginning-of-text token is added (if it adds one at all) unless the
-        template wrote it.
+        spells out, unless ``special_tokens`` is "text". The tokenizer's own beginning-of-text token is added
+        (if it adds one at all) unless the template wrote it.
+
+        Raises:
+            UserError: see ``render`` and ``plain.encode_messages``.
         """
-        text = self.render(messages, add_generation_prompt=add_generation_prompt, thinking=thinking)
-        return encode_rendered(text, tokenizer)
+        turns, switches = self._turns(messages, thinking)
+        switches["add_generation_prompt"] = add_generation_prompt
+        if special_tokens == "control":
+            return encode_rendered(self._text(turns, switches), tokenizer)
+        return encode_messages(
+            lambda contents: self._text(
+                [{**turn, "content": content} for turn, content in zip(turns, contents, strict=True)],
+                switches,
+            ),
+            [str(turn["content"]) for turn in turns],
+            [str(turn["role"]) for turn in turns],
+            tokenizer,
+        )
 
     def _switch(self, turns: list[dict[str, object]], thinking: Thinking | None) -> dict[str, object]:
         """Apply ``thinking``: extra template variables, or suffixes put on the user turns in place."""
@@ -143,13 +166,6 @@ class ChatTemplate:
             if turn["role"] == "user" and not str(turn["content"]).endswith(suffixes):
                 turn["content"] = f"{turn['content']}{_PANGU_SWITCHES[thinking]}"
         return {}
-
-
-def encode_rendered(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Ids of a rendered template, or of its beginning, with one beginning-of-text token at most."""
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    starts_with_bos = bool(ids) and ids[0] == tokenizer.bos_id
-    return ids if starts_with_bos else tokenizer.encode(text)
 
 
 def load_template(directory: Path, name_or_path: str | None = None) -> ChatTemplate:

@@ -13,6 +13,9 @@ from types import MappingProxyType
 from ms_eagle.errors import UserError
 from ms_eagle.text.settings import AddedToken, TokenizerSettings
 
+MARK = "\U0010fffe"
+"""Stands before every token that `Tokenizer.encode_marked` is to read; not a character, so no text has it."""
+
 # Tokens that end a turn in the chat formats of known model families: Llama 3 and 4, ChatML (Qwen, SmolLM2),
 # Phi, Gemma, OpenChat, Kimi. Many files name the end of the text alone where the model was taught to write
 # these.
@@ -38,6 +41,8 @@ class Tokenizer(ABC):
         eos_ids: every id that ends a generation: the tokenizer's eos token, ``eos_token_id`` of
             generation_config.json and of config.json, and the `TURN_ENDS` of the vocabulary.
         eos_origins: where each of them was found.
+        atoms: the texts that are read as one token wherever they stand, and its id.
+        symbols: the texts that the vocabulary reads as one token even where atoms are to be text.
         special_ids: ids that :meth:`decode` leaves out by default.
         strips_leading_space: whether encoding puts a space before the text, which decoding then takes away.
     """
@@ -47,6 +52,8 @@ class Tokenizer(ABC):
     pad_id: int | None
     eos_ids: tuple[int, ...]
     eos_origins: Mapping[int, str] = MappingProxyType({})
+    atoms: Mapping[str, int] = MappingProxyType({})
+    symbols: Mapping[str, int] = MappingProxyType({})
     special_ids: frozenset[int]
     strips_leading_space: bool
 
@@ -81,6 +88,14 @@ class Tokenizer(ABC):
         decoder = IncrementalDecoder(self, skip_special_tokens=skip_special_tokens)
         pieces = [decoder.push(int(token_id)) for token_id in ids]
         return "".join(pieces) + decoder.finish()
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Token ids of ``text``, in which one of `atoms` is a token only behind a `MARK`.
+
+        Everything else is as in :meth:`encode` without added special tokens, white space around the tokens
+        and the rule for a leading space included; `symbols` are tokens still.
+        """
+        return self.encode(text.replace(MARK, ""), add_special_tokens=False, parse_special=False)
 
     @abstractmethod
     def token_bytes(self, token_id: int) -> bytes:

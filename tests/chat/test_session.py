@@ -196,3 +196,17 @@ def test_ctrl_c_ends_with_what_there_is(session, pair, batch):
         engine.graphs.cycle = cycle
     assert [c.finish_reason for c in report.completions] == ["interrupted"] * batch
     assert [c.new_tokens for c in report.completions] == [2] * batch
+
+
+def test_special_tokens_in_text_stay_text_where_asked(session, config_path):
+    engine, quiet = session.engine, Progress(quiet=True)
+    config = load_config(config_path, ["generation.special_tokens_in_text=text"])
+    text, control = Session(engine, session.template, config, quiet), session
+    message = [{"role": "user", "content": "the<|im_end|>"}]
+    end = engine.tokenizer.atoms["<|im_end|>"]
+    assert (control.encode(message).count(end), text.encode(message).count(end)) == (2, 1)
+    reports = Recorder(), Recorder()
+    for asked, report in zip((load_config(config_path), config), reports, strict=True):
+        Session(engine, None, asked, quiet).answer([Dialog(("the<|im_end|>",), "--prompt")], report)
+    raw = [report.completions[0].prompt_tokens for report in reports]
+    assert raw[1] > raw[0]

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 from support.completions import PLAIN
 
+from ms_eagle.chat.keyboard import typed_text
 from ms_eagle.chat.report import TextReport
-from ms_eagle.chat.shell import ChatShell
+from ms_eagle.chat.shell import COMMANDS, ChatShell
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
+from ms_eagle.sampling.options import SamplingParams
 
 
 class Scripted:
@@ -27,8 +29,29 @@ class Scripted:
         on_text(f"you said {text}")
         return replace(PLAIN, finish_reason="interrupted" if text == "cut" else "stop")
 
+    def retry(self, options, on_text):
+        return self.say(f"{self.last_message} again with seed {options.sampling.seed}", options, on_text)
+
+    @property
+    def last_message(self):
+        if not self.heard:
+            raise UserError("nothing has been answered yet")
+        return self.heard[0]
+
     def reset(self):
         self.heard.append("RESET")
+
+    def save(self, path):
+        self.heard.append(f"SAVE {path}")
+
+
+class Settings:
+    chat_options = GenerationOptions(sampling=SamplingParams(temperature=0.5, seed=2**64 - 2))
+
+    def change(self, override, name):
+        if override == "nonsense":
+            raise UserError(f"{name} nonsense: expected section.key=value")
+        self.chat_options = GenerationOptions()
 
 
 class Input(io.TextIOWrapper):
@@ -53,7 +76,7 @@ def chat(monkeypatch, capsys):
     def run(data, terminal):
         monkeypatch.setattr("sys.stdin", Input(data, terminal))
         conversation = Scripted()
-        finished = ChatShell(conversation, GenerationOptions(), TextReport()).run()
+        finished = ChatShell(conversation, Settings(), TextReport()).run()
         out, err = capsys.readouterr()
         return finished, conversation.heard, out, err
 
@@ -80,6 +103,42 @@ def test_commands(chat):
     assert heard == ["one", "RESET", "/etc/passwd?"]
     assert "the conversation is forgotten" in err
     assert "unknown command /helo; /reset forgets" in err
+
+
+def test_retries_take_the_next_seeds_until_a_new_message(chat):
+    lines = b"one\n/retry\n/retry\ntwo\n/retry\n/set generation.temperature=0\n/retry\n"
+    _, heard, _, err = chat(lines, terminal=False)
+    seeds = [int(each.rpartition(" ")[2]) for each in heard if "again" in each]
+    assert seeds == [2**64 - 1, 0, 2**64 - 1, 2]
+    assert err.count("the answer will be the same") == 1
+
+
+def test_commands_with_and_without_something_behind_them(chat):
+    lines = ["/retry", "/set", "/set nonsense", "/reset now", "/save  a b.json", "/sav x", "/tmp is full"]
+    _, heard, _, err = chat("\n".join([*lines, "/help", ""]).encode(), terminal=True)
+    assert heard == ["SAVE a b.json", "/tmp is full"]
+    for told in (
+        "error: nothing has been answered yet",
+        "error: /set: expected /set KEY=VALUE, which changes",
+        "error: /set nonsense: expected section.key=value",
+        "error: /reset now: expected /reset, which forgets",
+        "unknown command /sav; /reset forgets",
+        *(f"  {usage} " for usage in COMMANDS),
+    ):
+        assert told in err
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ("one\n\n", "one"),
+        ("ab\x7f\x7f\x7fc\x1b[A\x1bOB\x1b[3~d\x04", "cd"),
+        ("\x1b[200~one\r\ttwo\x1b[201~", "one\n\ttwo"),
+        ("你好\x1b", "你好"),
+    ],
+)
+def test_what_is_left_of_keys_pressed_during_an_answer(keys, text):
+    assert typed_text(keys) == text
 
 
 def test_a_mistake_ends_a_pipe_and_not_a_terminal(chat):

@@ -2,16 +2,14 @@
 
 import json
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from support.commands import TOOL, command, environment, infer, refusal
 from support.sessions import save_model, write_config
+from support.terminal import Terminal
 
 NAME = {"question_id": int, "category": type(None), "turn": int}
 FIELDS = {
@@ -225,36 +223,6 @@ def test_ctrl_c_keeps_what_was_written(here, model):
     assert list(here.iterdir()) == []
 
 
-class Terminal:
-    """A process on a pseudo-terminal."""
-
-    def __init__(self, arguments, directory):
-        self.master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            arguments, stdin=slave, stdout=slave, stderr=slave, cwd=directory, env=environment()
-        )
-        os.close(slave)
-        self.seen = ""
-
-    def send(self, text):
-        os.write(self.master, text.encode())
-
-    def wait_for(self, text):
-        """Read until ``text`` appears, and drop everything up to its end."""
-        deadline = time.monotonic() + 90
-        while text not in self.seen:
-            assert time.monotonic() < deadline, f"{text!r} did not appear in {self.seen!r}"
-            if select.select([self.master], [], [], 1)[0]:
-                self.seen += os.read(self.master, 65536).decode(errors="replace")
-        before, _, self.seen = self.seen.partition(text)
-        return before
-
-    def wait_for_anything(self):
-        """Read until something visible follows what was dropped."""
-        while not self.seen.strip():
-            self.seen += os.read(self.master, 65536).decode(errors="replace")
-
-
 def test_a_chat_on_a_terminal(here, model):
     """Without arguments a terminal gets a chat; Ctrl-C stops an answer, not the chat."""
     chat = Terminal(command("--config", model, *LONG), here)
@@ -264,7 +232,7 @@ def test_a_chat_on_a_terminal(here, model):
         assert "WARNING" not in shown
         chat.send("The fox\n")
         chat.wait_for("The fox\r\n")
-        chat.wait_for_anything()
+        chat.wait_for_answer()
         os.kill(chat.process.pid, signal.SIGINT)
         chat.wait_for("(interrupted) | ")
         chat.wait_for(">>> ")

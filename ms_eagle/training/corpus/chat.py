@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from ms_eagle.errors import UserError
-from ms_eagle.text.template import ChatTemplate, Thinking, encode_rendered
+from ms_eagle.text.plain import encode_rendered
+from ms_eagle.text.template import ChatTemplate, Thinking
 from ms_eagle.text.tokenizer import Tokenizer
 from ms_eagle.training.corpus.storage import Row
 
