@@ -172,7 +172,8 @@ def parse(argv: list[str]) -> Namespace:
         "--drafter",
         metavar="KIND|HEAD",
         help="replaces drafter.kind: none decodes with the teacher alone, eagle3 with the configured head,"
-        " synthetic for measurements; anything else is a head for eagle3, a directory or hf:org/name",
+        " ngram from the text before, synthetic for measurements; anything else is a head for eagle3, a"
+        " directory or hf:org/name",
     )
     how.add_argument(
         "--trace",

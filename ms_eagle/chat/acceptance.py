@@ -3,7 +3,7 @@
 import sys
 
 from ms_eagle.chat.report import Asked, Report
-from ms_eagle.drafters.registry import notices
+from ms_eagle.drafters.registry import is_head
 from ms_eagle.engine.requests import Completion
 
 _CYCLES = 50
@@ -26,7 +26,7 @@ class AcceptanceReport:
     def end(self, completion: Completion) -> None:
         """See ``report.Report``; the note goes to standard error."""
         self._report.end(completion)
-        if self._settled or completion.accept_L is None or notices(completion.drafter):
+        if self._settled or completion.accept_L is None or not is_head(completion.drafter):
             return
         self._cycles += len(completion.accept_L)
         if any(completion.accept_L):

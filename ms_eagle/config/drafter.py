@@ -13,9 +13,11 @@ class DrafterSection(Section):
     kind: str = Field(
         "none",
         min_length=1,
-        description="`none` decodes with the teacher alone; `eagle3` drafts with an EAGLE-3 head; `synthetic`"
-        " proposes the teacher's own continuation with a chosen probability, for performance work without a"
-        " trained head (the teacher runs first, untimed, so every answer is made twice).",
+        description="`none` decodes with the teacher alone; `eagle3` drafts with an EAGLE-3 head; `ngram`"
+        " proposes what followed the last tokens where they stood before in prompt and answer, and needs no"
+        " weights; `synthetic` proposes the teacher's own continuation with a chosen probability, for"
+        " performance work without a trained head (the teacher runs first, untimed, so every answer is made"
+        " twice). docs/drafters.md says which to use when.",
     )
     source: str | None = Field(
         None,
@@ -76,6 +78,20 @@ class DrafterSection(Section):
         json_schema_extra={"unit": "tokens"},
         description="Let the drafter see only so many last positions, for measurements in performance mode;"
         " at least `tree.depth`. The teacher sees everything. null shows the drafter everything too.",
+    )
+    shortest: int = Field(
+        2,
+        ge=1,
+        le=32,
+        json_schema_extra={"unit": "tokens"},
+        description="For `ngram`: fewest last tokens that must have stood before for a proposal.",
+    )
+    longest: int = Field(
+        8,
+        ge=1,
+        le=32,
+        json_schema_extra={"unit": "tokens"},
+        description="For `ngram`: most last tokens that are looked up. Longer runs go before shorter ones.",
     )
     acceptance: float = Field(
         0.7,

@@ -67,7 +67,8 @@ class Graphs:
         self._verifiers = {sampled: Verifier(teacher, each) for sampled, each in choices.items()}
         self._cycles: dict[tuple[Tier, bool], nn.Cell] = {}
         commit, threshold = (reorder or FastReorder)(teacher.cache), log_confidence(confidence)
-        for tier in sizes.tiers:
+        resting = () if None in sizes.tiers or not drafter.needs.sparse else (None,)
+        for tier in (*sizes.tiers, *resting):
             sized = drafter if tier is None else self._sized(tier)
             for sampled, verifier in self._verifiers.items():
                 self._cycles[tier, sampled] = (
@@ -104,6 +105,12 @@ class Graphs:
     ) -> tuple[np.ndarray, ...]:
         """See ``Drafter.hints``; none for plain decoding."""
         return () if tier is None else self._cycles[tier, False].drafter.hints(sequences, scripts)
+
+    def tier_for(self, tier: Tier, hints: Sequence[np.ndarray]) -> Tier:
+        """``tier``, or plain decoding for a cycle in which the drafter proposes nothing."""
+        if tier is None or not self.drafter.needs.sparse:
+            return tier
+        return tier if self.drafter.proposes(hints) else None
 
     @property
     def seen(self) -> Parameter:

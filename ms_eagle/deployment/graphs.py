@@ -143,6 +143,10 @@ class DeployedGraphs:
         """None: a drafter that wants them is in no bundle."""
         return ()
 
+    def tier_for(self, tier: Tier, hints: Sequence[np.ndarray]) -> Tier:
+        """The tier itself: no drafter of a bundle ever has nothing to propose."""
+        return tier
+
     def clear(self) -> None:
         """Empty all caches."""
         for state in self._manifest.states:

@@ -26,10 +26,13 @@ class Needs(NamedTuple):
     Attributes:
         taps: teacher blocks whose inputs it reads; empty for none.
         hints: whether it wants arrays from the host in every cycle, see ``Drafter.hints``.
+        sparse: whether there are cycles in which it proposes nothing, see ``Drafter.proposes``; these are run
+            as plain decoding.
     """
 
     taps: tuple[int, ...] = ()
     hints: bool = False
+    sparse: bool = False
 
 
 class Drafter(nn.Cell):
@@ -118,6 +121,10 @@ class Drafter(nn.Cell):
             scripts: of a scripted drafter: the whole sequence to come, prompt included; else empty.
         """
         return ()
+
+    def proposes(self, hints: Sequence[np.ndarray]) -> bool:
+        """Whether it proposes anything for any sequence, given what ``hints`` returned."""
+        return True
 
     def stages(self) -> "Stages":
         """Its parts for reference mode and profiles."""

@@ -72,11 +72,23 @@ def _open_scripted(config: Config, decoder: DecoderConfig, progress: Progress) -
     return scripted.ScriptedBlueprint(config, decoder)
 
 
+def _open_ngram(config: Config, decoder: DecoderConfig, progress: Progress) -> Blueprint:
+    from ms_eagle.drafters.ngram.drafter import NgramBlueprint
+
+    return NgramBlueprint(config, decoder)
+
+
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind(NONE, "Teacher alone"),
         Kind("eagle3", "EAGLE-3", _locate_eagle3, _open_eagle3, _random_eagle3),
+        Kind(
+            "ngram",
+            "N-gram",
+            open=_open_ngram,
+            undeployable="whose candidates are made on the host for every cycle",
+        ),
         Kind(
             "synthetic",
             "Synthetic drafter",
@@ -110,3 +122,8 @@ def notices(name: str | None) -> list[str]:
     """What a reader of a kind's figures must know."""
     notice = KINDS[name].notice if name in KINDS else None
     return [] if notice is None else [notice]
+
+
+def is_head(name: str | None) -> bool:
+    """Whether a kind drafts with weights that were trained for one teacher."""
+    return name in KINDS and KINDS[name].locate is not None

@@ -111,7 +111,11 @@ class Engine:
         with self._watched():
             if self.graphs.facts.scripted:
                 self._rehearsal().warm_up(options)
-            self._compiled.need(self.graphs.facts.sizes.tiers[0], not options.sampling.plain)
+            sizes = self.graphs.facts.sizes
+            usual, nothing = sizes.tiers[0], [[]] * sizes.batch
+            resting = self.graphs.tier_for(usual, self.graphs.hints(usual, nothing, nothing))
+            for tier in dict.fromkeys((usual, resting)):
+                self._compiled.need(tier, not options.sampling.plain)
 
     def check_prompt(self, prompt: Sequence[int], options: GenerationOptions) -> None:
         """Refuse a prompt that cannot be continued; compiles nothing.
@@ -297,6 +301,9 @@ class Engine:
         """One cycle of all slots whose prompts are read."""
         rows = self._slots.active
         sampled, tier = self._sampled, self._choose_tier()
+        hints = self._hints(tier)
+        suited = self.graphs.tier_for(tier, hints)
+        tier, hints = suited, hints if suited == tier else ()
         self._compiled.need(tier, sampled)
         self._begin_decoding(rows)
         if sampled and not self._seen:
@@ -306,7 +313,7 @@ class Engine:
         n = self._slots.per_row(lambda slot: slot.n, rows)
         state = self.graphs.empty() if self._state is None else self._state
         report, self._state = self.graphs.cycle(tier, sampled)(
-            Tensor(roots), Tensor(n), Tensor(active), *self._controls.tensors(), state, *self._hints(tier)
+            Tensor(roots), Tensor(n), Tensor(active), *self._controls.tensors(), state, *map(Tensor, hints)
         )
         self._seen = sampled  # a greedy cycle does not note what it emits
         report, now = report.asnumpy(), time.perf_counter()
@@ -325,10 +332,10 @@ class Engine:
             if self.observer is not None:
                 self.observer.read(row, slot.reused, now - slot.begin)
 
-    def _hints(self, tier: Tier) -> list[Tensor]:
+    def _hints(self, tier: Tier) -> tuple[np.ndarray, ...]:
         sequences = [slot.sequence if slot.active else [] for slot in self._slots]
         scripts = [slot.request.script if slot.active else () for slot in self._slots]
-        return [Tensor(hint) for hint in self.graphs.hints(tier, sequences, scripts)]
+        return self.graphs.hints(tier, sequences, scripts)
 
     def _take(self, row: int, report: np.ndarray, now: float) -> Progress | None:
         """Hand a slot what its cycle emitted; None while its prompt is read that way."""

@@ -29,6 +29,9 @@ class Graphs(Protocol):
     ) -> tuple[np.ndarray, ...]:
         """Further inputs of a cycle, see ``Drafter.hints``."""
 
+    def tier_for(self, tier: Tier, hints: Sequence[np.ndarray]) -> Tier:
+        """``tier``, or plain decoding for a cycle in which the drafter proposes nothing."""
+
     def clear(self) -> None:
         """Empty all caches."""
 

@@ -66,12 +66,15 @@ def candidates(depth: int, branch: int) -> int:
     return branch + (depth - 1) * branch**2
 
 
+_LEAST = -3.4028234663852886e38
+
 Tier = TreeShape | None
 """One compiled tree size; None is plain decoding, a tree that is its root alone."""
 
 
 def log_confidence(confidence: float) -> float:
-    """Natural logarithm of the ``confidence`` threshold, -inf for 0 (keep every node).
+    """Natural logarithm of the ``confidence`` threshold; for 0 the least finite number of float32: every node
+    is kept but those of score -inf, which are none.
 
     Raises:
         UserError: ``confidence`` is not a number from 0 to 1.
@@ -80,4 +83,4 @@ def log_confidence(confidence: float) -> float:
         raise UserError(
             f"tree.confidence is {confidence!r}; expected a probability from 0 to 1 (0: keep all)"
         )
-    return math.log(confidence) if confidence > 0 else -math.inf
+    return math.log(confidence) if confidence > 0 else _LEAST
