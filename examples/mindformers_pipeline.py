@@ -1,6 +1,6 @@
 """Speculation behind MindFormers' own interfaces, on the default model: docs/mindformers.md.
 
-    pip install 'ms_eagle[mindformers]'
+    pip install -e '.[mindformers]'  # in the clone
     python examples/mindformers_pipeline.py
 
 The first run fetches the teacher (93 MB) into the user's cache; the head comes with ms_eagle.

@@ -111,14 +111,15 @@ def start_device(config: Config, progress: Progress, strays: int) -> Backend:
     """
     execution = config.execution
     name = device.start(execution.device, execution.threads, execution)
-    return device.backend(
-        "eager" if execution.mode == "reference" else execution.kernels,
-        name,
-        device.dtype(config.model.dtype, name),
-        threads=execution.threads,
-        strays=strays,
-        notice=progress.note,
-    )
+    with progress.steps("preparing kernels"):
+        return device.backend(
+            "eager" if execution.mode == "reference" else execution.kernels,
+            name,
+            device.dtype(config.model.dtype, name),
+            threads=execution.threads,
+            strays=strays,
+            notice=progress.note,
+        )
 
 
 def load_teacher(

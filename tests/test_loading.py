@@ -1,5 +1,6 @@
 """From a configuration to an engine: heads of every layout, and what is refused."""
 
+import io
 import json
 import os
 import subprocess
@@ -7,14 +8,16 @@ import sys
 
 import pytest
 import tokenizers
+from rich.console import Console
 from support import head_files, tiny_eagle
 
 from ms_eagle import loading
+from ms_eagle.config.sections import load_config
 from ms_eagle.cycle.sizes import Sizes
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.errors import UserError
 from ms_eagle.models.commit import FastReorder, FullReorder
-from ms_eagle.paths import ROOT
+from ms_eagle.paths import CONFIGS, ROOT
 from ms_eagle.system import quiet
 from ms_eagle.system.progress import Progress
 from ms_eagle.tree.shape import TreeShape
@@ -210,6 +213,16 @@ def test_progress_counts_every_tensor(small):
     progress = Counting()
     loading.load_engine(tiny_eagle.config(small, None), progress)
     assert ("loading weights", len(tiny_eagle.decoder(small).tensor_shapes())) in progress.totals
+
+
+def test_building_kernels_shows(monkeypatch):
+    terminal = io.StringIO()
+    progress = Progress(console=Console(file=terminal, force_terminal=True, width=100))
+    monkeypatch.setattr(loading.device, "start", lambda *options: "CPU")
+    monkeypatch.setattr(loading.device, "backend", lambda *_, notice, **options: notice("building"))
+    loading.start_device(load_config(CONFIGS / "smollm2_135m.yaml"), progress, 1)
+    assert "preparing kernels" in terminal.getvalue()
+    assert "note: building" in terminal.getvalue()
 
 
 def test_the_command_line(small, tmp_path):

@@ -72,11 +72,17 @@ def main(argv: list[str]) -> int:
 
     from ms_eagle.benchmark.kernels import Shape, lines, measure
     from ms_eagle.kernels.build import NativeUnavailable
+    from ms_eagle.kernels.library import load
+    from ms_eagle.system.progress import Progress
 
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")
+    progress = Progress()
     try:
-        report = measure(args.threads, Shape(layers=args.layers), args.rounds, args.contexts, args.weights)
+        with progress.steps("preparing kernels"):
+            load(args.threads, notice=progress.note)
+        with progress.steps("timing kernels"):
+            report = measure(args.threads, Shape(layers=args.layers), args.rounds, args.contexts, args.weights)
     except NativeUnavailable as reason:
         raise UserError(f"native kernels are not available: {reason}") from reason
     print(json.dumps(report) if args.json else "\n".join(lines(report)))

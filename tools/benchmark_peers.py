@@ -36,7 +36,7 @@ peers:
   transformers-assisted  assisted by the model of --assistant
   llama.cpp              through llama-cpp-python, on weights converted to a float32 GGUF file
 
-A peer that is not installed, or fails, is a row that says why: pip install 'ms_eagle[peers]'.
+A peer that is not installed, or fails, is a row that says why: pip install -e '.[peers]' in the clone.
 Leave the machine idle meanwhile. Sampling options and batch size of the configuration do not count here.
 """
 

@@ -37,9 +37,10 @@ def main(argv: list[str]) -> int:
 
     def backend(depth: int):
         if depth not in backends:
-            backends[depth] = choosing.backend(
-                args.kernels, name, dtype, threads=None, strays=depth, notice=progress.note
-            )
+            with progress.steps("preparing kernels"):
+                backends[depth] = choosing.backend(
+                    args.kernels, name, dtype, threads=None, strays=depth, notice=progress.note
+                )
         return backends[depth]
 
     print(f"seed {seed}", file=sys.stderr)

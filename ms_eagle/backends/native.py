@@ -33,7 +33,7 @@ class NativeBackend(Backend):
         Args:
             threads: of the process; None takes the cores it may use.
             strays: most keys a row sees beyond a prefix of the cache: the depth of the draft tree.
-            notice: is told in one line of a cache of kernels that is not this user's alone.
+            notice: see ``build.build``.
 
         Raises:
             NativeUnavailable: there is no compiler, or the build fails.

@@ -103,12 +103,14 @@ class Session:
 
     @classmethod
     def open(cls, path: Path | str, *overrides: str) -> "Session":
-        """Load what a YAML file names, without a word; ``overrides`` as for ``--set``: ``section.key=value``.
+        """Load what a YAML file names, and show on standard error what takes long.
+
+        ``overrides`` are as for ``--set``: ``section.key=value``.
 
         Raises:
             UserError: see ``load`` and ``config.sections.load_config``.
         """
-        return cls.load(load_config(Path(path), list(overrides)), False, Progress(quiet=True))
+        return cls.load(load_config(Path(path), list(overrides)), False, Progress())
 
     def ask(self, text: str) -> Completion:
         """The answer to one message.

@@ -146,14 +146,15 @@ def start_backend(config: Config, target: str, strays: int, progress: Progress) 
     context.start("CPU", config.execution.threads)
     if target == "ascend":
         return StockBackend("fused", device.DTYPES[config.model.dtype])
-    return device.backend(
-        config.execution.kernels,
-        "CPU",
-        device.dtype(config.model.dtype, "CPU"),
-        threads=config.execution.threads,
-        strays=strays,
-        notice=progress.note,
-    )
+    with progress.steps("preparing kernels"):
+        return device.backend(
+            config.execution.kernels,
+            "CPU",
+            device.dtype(config.model.dtype, "CPU"),
+            threads=config.execution.threads,
+            strays=strays,
+            notice=progress.note,
+        )
 
 
 def parameter_names(parts: Parts) -> dict[int, str]:

@@ -74,7 +74,7 @@ def load_deployment(bundle: Bundle, config: Config, progress: Progress) -> Deplo
     checked = bundle.check_weights()
     check_version(bundle)
     graphs = read_graphs(bundle)
-    library = _start(bundle, config)
+    library = _start(bundle, config, progress)
     with progress.steps("loading weights"):
         memory = Memory(bundle.path(WEIGHTS), bundle.manifest.states, ms.get_context("device_target"))
     if library is not None:
@@ -100,7 +100,7 @@ def check_version(bundle: Bundle) -> None:
         )
 
 
-def _start(bundle: Bundle, config: Config) -> Library | None:
+def _start(bundle: Bundle, config: Config, progress: Progress) -> Library | None:
     """Start the device, and build and load the native kernels where the bundle has some."""
     ascend = bundle.manifest.target == "ascend"
     if ascend and not ms.hal.is_available("Ascend"):
@@ -112,8 +112,8 @@ def _start(bundle: Bundle, config: Config) -> Library | None:
     if bundle.manifest.kernels != "native":
         return None
     try:
-        with bundle.copied(KERNELS) as sources:
-            return load(config.execution.threads, sources=sources)
+        with bundle.copied(KERNELS) as sources, progress.steps("preparing kernels"):
+            return load(config.execution.threads, sources=sources, notice=progress.note)
     except NativeUnavailable as error:
         raise UserError(
             f"{bundle.directory} needs its native kernels: {error}; install a C++ compiler, or export with "

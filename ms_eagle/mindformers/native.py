@@ -33,9 +33,9 @@ def load(config: EagleConfig) -> Engine:
     """
     ours = config.engine_config()
     if config.implementation == "ms_eagle":
-        return loading.load_engine(ours)
+        return loading.load_engine(ours, Progress())
     _check(ours)
-    progress = Progress(quiet=True)
+    progress = Progress()
     model = loading.open_model(ours, progress)
     sizes = loading.sizes_of(ours, loading.open_drafter(ours, model, progress))
     network = _network(config, ours, model, sizes.slots)
@@ -54,7 +54,7 @@ def native_engine(network: PreTrainedModel, config: Config) -> Engine:
     Raises:
         UserError: options that such a teacher does not have, or see ``PagedTeacher`` and ``open_drafter``.
     """
-    begin, progress = time.perf_counter(), Progress(quiet=True)
+    begin, progress = time.perf_counter(), Progress()
     _check(config)
     loading.check_drafter(config)
     model = loading.open_model(config, progress)

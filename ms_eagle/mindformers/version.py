@@ -13,7 +13,9 @@ def check_version() -> None:
     Raises:
         UserError: it is not installed, or not of version ``SUPPORTED``.
     """
-    wanted = f"ms_eagle.mindformers works with version {SUPPORTED}: pip install 'ms_eagle[mindformers]'"
+    wanted = (
+        f"ms_eagle.mindformers works with version {SUPPORTED}: pip install -e '.[mindformers]' in the clone"
+    )
     try:
         found = metadata.version("mindformers")
     except metadata.PackageNotFoundError:

@@ -81,7 +81,12 @@ def check_text(text: str, what: str) -> None:
         raise UserError(f"{what} holds half a surrogate pair (U+{half:04X}); expected UTF-8 text") from error
 
 
-def _prompt(line: bytes, where: str, number: int) -> Prompt:
+def parse_line(line: bytes, where: str) -> dict[str, Any]:
+    """The JSON object of one line of JSONL.
+
+    Raises:
+        UserError: it is not UTF-8, not JSON or not an object; the message starts with ``where``.
+    """
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -97,6 +102,11 @@ def _prompt(line: bytes, where: str, number: int) -> Prompt:
         raise UserError(f"{where}: not valid JSON: nested too deeply, or a number too long") from error
     if not isinstance(record, dict):
         raise UserError(f'{where}: found {_kind(record)}; expected an object such as {{"turns": ["Hello"]}}')
+    return record
+
+
+def _prompt(line: bytes, where: str, number: int) -> Prompt:
+    record = parse_line(line, where)
     return Prompt(
         _question_id(record, where, number), _category(record, where), _turns(record, where), number
     )

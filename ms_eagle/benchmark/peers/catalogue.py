@@ -17,7 +17,7 @@ from ms_eagle.system.progress import Progress
 TEACHER = "ms_eagle"
 LOOKUP_TOKENS = 10  # the number that transformers' documentation uses
 EXPORT_VERSION = 1  # part of the cache key: raise it whenever `gguf.exporting` would write another file
-_INSTALL = "pip install 'ms_eagle[peers]'"
+_INSTALL = "pip install -e '.[peers]' in the clone"
 _COMPILES = " (compiles llama.cpp: needs a C++ compiler and takes minutes)"
 
 

@@ -126,7 +126,8 @@ def make_corpus(
     with Parts(out, provenance) as parts:
         ledger = Ledger(old, parts)
         engine = functools.cache(lambda: load_engine(config, progress))
-        maker = _Maker(ledger, chat, settings, engine, config.model.max_length, progress)
+        at_once = config.execution.batch_size
+        maker = _Maker(ledger, chat, settings, engine, config.model.max_length, at_once, progress)
         for each in imports:
             maker.adopt(each, model.decoder.vocab_size)
         maker.answer_prompts(order.prompts)
@@ -151,10 +152,12 @@ class _Maker:
         settings: Settings,
         engine: Callable[[], Engine],
         capacity: int,
+        at_once: int,
         progress: Progress,
     ) -> None:
         self._ledger, self._chat, self._settings = ledger, chat, settings
-        self._engine, self._capacity, self._progress = engine, capacity, progress
+        self._engine, self._capacity, self._at_once = engine, capacity, at_once
+        self._progress = progress
         self._seen = {self._first_turn(row) for row in ledger.rows.values()}
 
     def adopt(self, imported: Import, vocab_size: int) -> None:
@@ -256,7 +259,7 @@ class _Maker:
                 return key, Request(prefix, options, reuse_prefix=True)
             return None
 
-        with Pace(self._progress, what, len(prefixes)) as pace:
+        with Pace(self._progress, what, len(prefixes), self._at_once) as pace:
             for key, reply in self._answers(next_request):
                 text = self._chat.answer_text(reply.token_ids).strip()
                 fault = "turn too long" if reply.finish_reason != "stop" else None
@@ -281,7 +284,7 @@ class _Maker:
                 return talk.key, Request(prompt, options, reuse_prefix=True)
             return None
 
-        with Pace(self._progress, what, len(talks)) as pace:
+        with Pace(self._progress, what, len(talks), self._at_once) as pace:
             for key, reply in self._answers(next_request):
                 talk = running[key]
                 if self._goes_on(talk, reply):

@@ -11,9 +11,9 @@ _LINE_SECONDS = 60.0
 class Pace:
     """A context around one stage of work: jobs, and tokens that they take."""
 
-    def __init__(self, progress: Progress, what: str, jobs: int) -> None:
-        """Name the stage and how many jobs it has."""
-        self._progress, self._what, self._jobs = progress, what, jobs
+    def __init__(self, progress: Progress, what: str, jobs: int, at_once: int = 1) -> None:
+        """Name the stage, how many jobs it has, and how many of them are under way at a time."""
+        self._progress, self._what, self._jobs, self._at_once = progress, what, jobs, at_once
         self._done = self._tokens = 0
 
     def __enter__(self) -> "Pace":
@@ -47,8 +47,13 @@ class Pace:
         return self._tokens / max(now - self._begin, 1e-9)
 
     def _line(self, now: float) -> str:
-        line = f"{self._what}: {self._done} of {self._jobs}, {self._rate(now):.0f} tokens/s"
+        line = f"{self._what}: {self._done} of {self._jobs}"
+        if self._done >= min(
+            self._at_once, self._jobs
+        ):  # before, most of what was written is not counted yet
+            line += f", {self._rate(now):.0f} tokens/s"
         if 0 < self._done < self._jobs:
-            left = (now - self._begin) / self._done * (self._jobs - self._done)
-            line += f", about {duration(left)} left"
+            under_way = min(self._at_once, self._jobs - self._done)
+            done = self._done + (under_way - 1) / 2  # they are halfway, on average
+            line += f", about {duration((now - self._begin) / done * (self._jobs - done))} left"
         return line

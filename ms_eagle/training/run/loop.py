@@ -23,6 +23,7 @@ from ms_eagle.training.workers import Workers
 
 _NAMED = 12  # conversations written out in a message
 _RECENT = 50  # steps that tell the pace
+_EARLY = 5  # steps after which a run says how long it takes
 
 
 class Trainer(Protocol):
@@ -129,6 +130,8 @@ class Loop:
                 bar.advance()
                 recent.append(at)
                 bar.describe(self._described(report, recent))
+                if len(recent) == _EARLY:
+                    self._say(f"step {at.step} of {self._schedule.steps}, about {self._left(recent)} left")
                 done = at.step == self._schedule.steps
                 if done or at.step % self._intervals.evaluation == 0:
                     at = self._evaluate(at)
@@ -189,13 +192,17 @@ class Loop:
             run_checkpoint.save(self._checkpoint, at, self._trainer.state())
 
     def _described(self, report: StepFigures, recent: Sequence[RunProgress]) -> str:
-        first, last = recent[0], recent[-1]
         accuracy = " ".join(f"{share:.2f}" for share in report.accuracy)
         text = f"loss {report.loss:.3f}, accuracy {accuracy}"
-        if first is last:  # one step alone, which took as long as its compilation
+        if len(recent) == 1:  # one step alone, which took as long as its compilation
             return text
+        return f"{text}, {self._left(recent)} left"
+
+    def _left(self, recent: Sequence[RunProgress]) -> str:
+        """How long the remaining steps take at the pace of the recent ones, two at least."""
+        first, last = recent[0], recent[-1]
         pace = (last.seconds - first.seconds) / (last.step - first.step)
-        return f"{text}, {duration((self._schedule.steps - last.step) * pace)} left"
+        return duration((self._schedule.steps - last.step) * pace)
 
 
 def _listed(batch: Batch) -> str:

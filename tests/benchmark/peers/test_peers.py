@@ -161,7 +161,7 @@ def test_failing_peers_are_rows_and_leave_no_process():
         "is killed": "killed by SIGKILL",
         "hangs": "no answer within 0.5 s",
         "differs": None,
-        "absent": "no_such_module_at_all not installed: pip install 'ms_eagle[peers]'",
+        "absent": "no_such_module_at_all not installed: pip install -e '.[peers]' in the clone",
         "refused": "no such form",
     }
     assert [name for name, result in results.items() if result.missing] == ["absent"]

@@ -252,3 +252,8 @@ def test_a_log_gets_a_line_now_and_then(capsys, monkeypatch):
         "note: answers: 2 of 4, 2 tokens/s, about 2 min left",
         "note: answers: 3 of 4, 2 tokens/s, about 50 s left",
     ]
+    # Jobs that are under way count for half: the first of 32 to end has not taken a minute of the machine.
+    with corpus_pace.Pace(Progress(), "answers", 286, at_once=32) as pace:
+        clock[0] += 60.0
+        pace.finished(100)
+    assert capsys.readouterr().err.splitlines()[0] == "note: answers: 1 of 286, about 16 min left"

@@ -136,6 +136,7 @@ def test_a_run_learns_and_writes_its_figures(whole):
     assert steps[0]["positions"] == 24 or steps[0]["positions"] > 12
     assert [row["step"] for row in evaluations] == [0, 4, 8, 12, 16, 20]
     assert whole.drawn == 6
+    assert [line for line in whole.said if "left" in line] == ["step 5 of 20, about 0 s left"]
     for row in evaluations:
         assert row["accept_L"] == pytest.approx(row["depth_1"] + row["depth_2"], abs=1e-5)
 
