@@ -26,10 +26,6 @@ _ROOM = 1 << 24  # bytes of disk; a library and what its compilation leaves for 
 _LIBRARY, _RECORD = "kernels.so", "record.json"
 _OPERATOR = re.compile(r"^MS_EAGLE_OP\((\w+)\)", re.MULTILINE)
 _NAME = re.compile("ms_eagle_[a-z0-9]+_[0-9a-f]{24}_[0-9a-f]{8}")
-_ROOM = 1 << 24  # bytes of disk; a library and what its compilation leaves for a moment take no more
-_ROOM = 1 << 24  # bytes of disk; a library and what its compilation leaves for a moment take no more
-_LIBRARY, _RECORD = "kernels.so", "record.json"
-_NAME = re.compile("ms_eagle_[a-z0-9]+_[0-9a-f]{24}_[0-9a-f]{8}")
 
 # -ffp-contract=off: the sources spell out every fused multiply-add, so that results do not hang on inlining.
 _FLAGS = (
