@@ -180,22 +180,40 @@ class MindIR:
 def strip(graph: MindIR, names: Mapping[str, str]) -> None:
     """Take everything out of a fresh export that does not belong into a bundle.
 
+    That is also what differs between two exports of one configuration: MindSpore names values by counters of
+    the process, leaves its operators in the order of their addresses, and notes the time.
+
     Args:
-        graph: is changed: Parameters are renamed and hold no data, native kernels lose their library.
+        graph: is changed: Parameters are renamed and hold no data, native kernels lose their library, values
+            are numbered.
         names: what the bundle calls each Parameter.
     """
-    for each in graph._graphs():
-        renamed = {}
-        for parameter in each.parameter:
-            scope, colon, name = parameter.name.rpartition(":")
-            renamed[parameter.name] = f"{scope}{colon}{names[name]}"
-            parameter.name, parameter.ref_key = renamed[parameter.name], names[name]
+    parts = graph._graphs()
+    scopes = {part.name: f"graph{number}" for number, part in enumerate(parts)}
+    renamed = dict(scopes)
+    for part in parts:
+        for parameter in part.parameter:
+            parameter.ref_key = names[_plain(parameter.name)]
+            renamed[parameter.name] = f"{scopes[part.name]}:{parameter.ref_key}"
             parameter.ClearField("raw_data")
             parameter.ClearField("external_data")
-        for node in each.node:
-            for i, taken in enumerate(node.input):
-                if taken in renamed:
-                    node.input[i] = renamed[taken]
+        renamed |= {each.name: f"{scopes[part.name]}:{_plain(each.name)}" for each in part.input}
+        for value in (value for node in part.node for value in node.output):
+            place = f"{scopes[part.name]}:value:" if ":" in value else "constant"
+            renamed[value] = f"{place}{len(renamed)}"
+    for part in parts:
+        for node in part.node:
+            function = node.op_type.removeprefix(_REFERENCE)
+            if function in scopes:
+                node.op_type = _REFERENCE + scopes[function]
+            node.input[:] = [renamed.get(value, value) for value in node.input]
+            node.output[:] = [renamed[value] for value in node.output]
+        for each in (part, *part.parameter, *part.input, *part.output, *part.node):
+            each.name = renamed.get(each.name, each.name)
+        lasting = [attribute for attribute in part.attribute if attribute.name != "compile_phase"]
+        del part.attribute[:]
+        part.attribute.extend(lasting)
+    graph.model.primitives.sort(key=lambda primitive: primitive.name)
     name_library(graph.model)
 
 
