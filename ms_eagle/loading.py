@@ -213,17 +213,13 @@ def _compile_cache(config: Config, model: Model, backend: Backend, progress: Pro
     directories, kind = [model.files.directory], kind_of(config)
     if kind.locate is not None:
         directories.append(kind.locate(config, progress))
+    library = backend.operators.library.path if isinstance(backend, NativeBackend) else None
     facts = compile_cache.facts(
-        config,
-        directories,
-        kernels=backend.name,
-        library=backend.operators.library.path if isinstance(backend, NativeBackend) else None,
-        cores=available_cores(),
+        config, directories, kernels=backend.name, library=library, cores=available_cores()
     )
     root = config.model.cache_path
-    return CompileCache(
-        compile_cache.default_directory() if root is None else root / "compiled", facts, progress.note
-    )
+    root = compile_cache.default_directory() if root is None else root / "compiled"
+    return CompileCache(root, facts, progress.note, library)
 
 
 def check_tree(config: Config) -> TreeShape:

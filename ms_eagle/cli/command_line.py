@@ -25,9 +25,16 @@ exit status:
   0    done
   1    an unexpected error (a traceback follows), standard output that cannot be written (one line says
        why), or a reader of it that closed it early, as `head` does
-  2    bad input or configuration (one line says what to change)
+  2    bad input or configuration, or too little memory (one line says what to change)
   130  interrupted with Ctrl-C
 """
+
+_NO_MEMORY = "error: out of memory: close other programs, raise ulimit -v, or choose a smaller model or cache"
+# How MindSpore, numpy, the loader and threads say it, each with an exception of another kind.
+_MEMORY_SIGNS = (
+    *("std::bad_alloc", "Allocate memory failed", "malloc memory failed", "Cannot allocate memory"),
+    *("failed to map segment", "can't start new thread", "Resource temporarily unavailable"),
+)
 
 DRAFTERS = tuple(KINDS)  # the values of drafter.kind
 
@@ -166,9 +173,9 @@ def begin(verbose: bool) -> None:
 def run(main: Callable[[list[str]], int]) -> NoReturn:
     """Call ``main`` with the arguments of this process and exit with the status it returns.
 
-    A `UserError` becomes one line on standard error and status 2, Ctrl-C status 130, output that cannot be
-    written one line and status 1; a reader that closes our output early ends the run without a word. Other
-    exceptions are left to Python: a traceback and status 1.
+    A `UserError` and a lack of memory become one line on standard error and status 2, Ctrl-C status 130,
+    output that cannot be written one line and status 1; a reader that closes our output early ends the run
+    without a word. Other exceptions are left to Python: a traceback and status 1.
 
     Call it before anything that takes long is imported, for ``main`` to import it under these rules.
     """
@@ -176,15 +183,10 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
         standard_streams.prepare()
         status = _status(main)
     except KeyboardInterrupt:
-        _end_at_once()
+        _end_at_once(130, "interrupted")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         status = 2
-    except MemoryError:
-        print(
-            "error: out of memory: close other programs, or choose a smaller model or cache", file=sys.stderr
-        )
-        status = 1
     except BrokenPipeError:
         standard_streams.drop(sys.stdout)
         status = 1
@@ -192,7 +194,22 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
         standard_streams.drop(sys.stdout)
         print(f"error: cannot write the answer: {error}", file=sys.stderr)
         status = 1
+    except Exception as error:
+        if not _is_of_memory(error):
+            raise
+        _end_at_once(2, _NO_MEMORY)
     sys.exit(status)
+
+
+def _is_of_memory(error: BaseException | None) -> bool:
+    """Whether memory was lacking, in Python or in a library underneath, for this error or for its causes."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return True
+        if any(sign in str(error) for sign in _MEMORY_SIGNS) and not isinstance(error, BlockingIOError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _status(main: Callable[[list[str]], int]) -> int | str:
@@ -205,11 +222,11 @@ def _status(main: Callable[[list[str]], int]) -> int | str:
     return status
 
 
-def _end_at_once() -> NoReturn:
-    """Exit with status 130, but without exit hooks: those of a half imported MindSpore abort the process."""
+def _end_at_once(status: int, line: str) -> NoReturn:
+    """Exit without exit hooks: those of a MindSpore that is half imported, or lacks memory, abort."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
     try:
-        print("interrupted", file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
         sys.stdout.flush()
     finally:
-        os._exit(130)
+        os._exit(status)

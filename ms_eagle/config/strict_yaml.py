@@ -13,6 +13,7 @@ import yaml
 from ms_eagle.errors import UserError
 
 _MAX_DEPTH = 16
+_MAX_DIGITS = 1000  # of an integer: Python prints no more than 4300 decimal ones, whatever base it read
 
 
 class _TooDeep(Exception):
@@ -38,12 +39,18 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError("too many digits")
+    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+
+
 _SCALARS = {
     "tag:yaml.org,2002:null": (r"|~|null|Null|NULL", lambda text: None),
     "tag:yaml.org,2002:bool": (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
     "tag:yaml.org,2002:int": (
         r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
-        lambda text: int(text, {"0o": 8, "0x": 16}.get(text[:2], 10)),
+        _integer,
     ),
     "tag:yaml.org,2002:float": (
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
@@ -116,7 +123,7 @@ def _build(
             )
         try:
             return loader.construct_object(node)
-        except ValueError as error:  # `!!int word`, or an integer with more digits than Python converts
+        except ValueError as error:  # `!!int word`, or an integer of too many digits
             raise yaml.constructor.ConstructorError(None, None, "not a number", node.start_mark) from error
     mapping: dict[str, Any] = {}
     for key_node, value_node in node.value:

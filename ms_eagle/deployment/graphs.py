@@ -12,9 +12,10 @@ from ms_eagle.cycle.sizes import Facts, Sizes
 from ms_eagle.deployment.bundle import Bundle
 from ms_eagle.deployment.manifest import GraphRecord, TreeRecord
 from ms_eagle.deployment.memory import Memory, zeros
-from ms_eagle.deployment.mindir import MindIR, bind, code_in
+from ms_eagle.deployment.mindir import MindIR, code_in
 from ms_eagle.drafters.registry import NONE
 from ms_eagle.errors import UserError
+from ms_eagle.kernels.naming import name_library
 from ms_eagle.tree.shape import Tier, TreeShape
 
 SEEN = "seen"
@@ -48,7 +49,7 @@ class Loader:
         path, graph = self.bundle.path(record.file), self._graphs[record.file]
         self.memory.check({each.name: (each.dtype, each.shape) for each in graph.parameters()}, path)
         if self._library is not None:
-            bind(graph, self._library)
+            name_library(graph.model, self._library)
         with tempfile.TemporaryDirectory(prefix="ms_eagle-") as directory:
             copy = Path(directory) / "graph.mindir"
             copy.write_bytes(graph.data())

@@ -1,12 +1,11 @@
 """MINDIR files as protobuf: what a graph is made of, and the changes that a bundle's graphs go through.
 
 A bundle's graph has no weights in it: its Parameters carry names, shapes and number formats only, and are
-given their memory when it is loaded. Its native kernels are named ``ms_eagle:Function``; ``bind`` puts the
-library of the machine in the place of ``ms_eagle``, and changes nothing else.
+given their memory when it is loaded. Its native kernels belong to no library, see ``kernels.naming``.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from mindspore.train import mind_ir_pb2
 from ms_eagle.deployment.operators import ON_CPU, STRUCTURE
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.build import operator_names
+from ms_eagle.kernels.naming import PLACEHOLDER, name_library
 
-PLACEHOLDER = "ms_eagle"
 # Where an operator takes indices.
 INDEX_INPUTS = {
     "Gather": (1,),
@@ -181,28 +180,41 @@ class MindIR:
 def strip(graph: MindIR, names: Mapping[str, str]) -> None:
     """Take everything out of a fresh export that does not belong into a bundle.
 
+    That is also what differs between two exports of one configuration: MindSpore names values by counters of
+    the process, leaves its operators in the order of their addresses, and notes the time.
+
     Args:
-        graph: is changed: Parameters are renamed and hold no data, native kernels lose their library.
+        graph: is changed: Parameters are renamed and hold no data, native kernels lose their library, values
+            are numbered.
         names: what the bundle calls each Parameter.
     """
-    for each in graph._graphs():
-        renamed = {}
-        for parameter in each.parameter:
-            scope, colon, name = parameter.name.rpartition(":")
-            renamed[parameter.name] = f"{scope}{colon}{names[name]}"
-            parameter.name, parameter.ref_key = renamed[parameter.name], names[name]
+    parts = graph._graphs()
+    scopes = {part.name: f"graph{number}" for number, part in enumerate(parts)}
+    renamed = dict(scopes)
+    for part in parts:
+        for parameter in part.parameter:
+            parameter.ref_key = names[_plain(parameter.name)]
+            renamed[parameter.name] = f"{scopes[part.name]}:{parameter.ref_key}"
             parameter.ClearField("raw_data")
             parameter.ClearField("external_data")
-        for node in each.node:
-            for i, taken in enumerate(node.input):
-                if taken in renamed:
-                    node.input[i] = renamed[taken]
-    _name_functions(graph, lambda function: f"{PLACEHOLDER}:{function.rpartition(':')[2]}")
-
-
-def bind(graph: MindIR, library: Path) -> None:
-    """Let the native kernels of a bundle's graph be those of a library on this machine."""
-    _name_functions(graph, lambda function: f"{library}:{function.rpartition(':')[2]}")
+        renamed |= {each.name: f"{scopes[part.name]}:{_plain(each.name)}" for each in part.input}
+        for value in (value for node in part.node for value in node.output):
+            place = f"{scopes[part.name]}:value:" if ":" in value else "constant"
+            renamed[value] = f"{place}{len(renamed)}"
+    for part in parts:
+        for node in part.node:
+            function = node.op_type.removeprefix(_REFERENCE)
+            if function in scopes:
+                node.op_type = _REFERENCE + scopes[function]
+            node.input[:] = [renamed.get(value, value) for value in node.input]
+            node.output[:] = [renamed[value] for value in node.output]
+        for each in (part, *part.parameter, *part.input, *part.output, *part.node):
+            each.name = renamed.get(each.name, each.name)
+        lasting = [attribute for attribute in part.attribute if attribute.name != "compile_phase"]
+        del part.attribute[:]
+        part.attribute.extend(lasting)
+    graph.model.primitives.sort(key=lambda primitive: primitive.name)
+    name_library(graph.model)
 
 
 def code_in(graph: MindIR) -> list[str]:
@@ -252,17 +264,6 @@ def integers(attribute: mind_ir_pb2.AttributeProto) -> list[int]:
         if tensor.data_type in _NUMPY:
             found += np.frombuffer(tensor.raw_data, _NUMPY[tensor.data_type]).astype(np.int64).tolist()
     return found
-
-
-def _name_functions(graph: MindIR, rename: Callable[[str], str]) -> None:
-    for primitive in graph.model.primitives:
-        if primitive.op_type != "Custom":
-            continue
-        for attribute in primitive.attribute:
-            if attribute.name == "func_name":
-                attribute.s = rename(_text(attribute.s)).encode()
-            if attribute.name == "uniq_name":
-                attribute.s = f"Custom_{rename(_text(attribute.s))}".encode()
 
 
 def _text(value: bytes | str) -> str:

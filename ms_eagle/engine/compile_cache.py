@@ -2,10 +2,12 @@
 
 MindSpore keeps the graphs that its front end has made, and takes them again when the Python files that it
 knows of are unchanged. That is not enough: it knows its graphs by the order of their compilation alone, looks
-at neither sizes nor versions, and settles on one directory for the life of a process. A graph names the
-library of its kernels by an absolute path, too. So only an engine's first graphs are kept here, always
-compiled in the same order, in a directory named by everything that they depend on, the library's place and
-content included; and it is used only if it holds exactly what was sealed in it, for exactly these facts.
+at neither sizes nor versions, and settles on one directory for the life of a process. So only an engine's
+first graphs are kept here, always compiled in the same order, in a directory named by everything that they
+depend on; and it is used only if it holds exactly what was sealed in it, for exactly these facts.
+
+A graph that is kept names no library of kernels, see ``kernels.naming``: MindSpore is given a copy for the
+moment that names the one this process has loaded.
 """
 
 import contextlib
@@ -16,16 +18,19 @@ import platform
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 from mindspore.graph import api
+from mindspore.train.mind_ir_pb2 import ModelProto
 
 from ms_eagle.config.sections import Config
 from ms_eagle.errors import UserError
 from ms_eagle.kernels.build import SOURCES, usable_levels
+from ms_eagle.kernels.naming import PLACEHOLDER, name_library
 from ms_eagle.paths import PACKAGE
 from ms_eagle.system import directories, files, home, json_file, private
 from ms_eagle.system.private import Exposed
@@ -63,7 +68,7 @@ def facts(
         "sources": source_hash((PACKAGE, SOURCES.parent)),
         "device": ms.get_context("device_target"),
         "kernels": kernels,
-        "library": None if library is None else [str(library.resolve()), files.sha256(library)],
+        "library": None if library is None else files.sha256(library),
         "processor": [platform.machine(), usable_levels()[0], cores],
         "settings": {
             name: value
@@ -100,15 +105,23 @@ class CompileCache:
         found: whether they were there; None before a start.
     """
 
-    def __init__(self, root: Path, facts: Mapping[str, Any], notice: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        facts: Mapping[str, Any],
+        notice: Callable[[str], None],
+        library: Path | None = None,
+    ) -> None:
         """Nothing is read or written before the start.
 
         Args:
             root: of all keys.
             facts: see ``facts``.
             notice: is told in one line when ``root`` is not this user's alone, and another takes its place.
+            library: of this process' native kernels, None where graphs have none.
         """
         self._root, self._facts, self._notice = root, facts, notice
+        self._library = PLACEHOLDER if library is None else library
         self.found: bool | None = None
 
     @contextlib.contextmanager
@@ -125,35 +138,39 @@ class CompileCache:
             try:
                 root = private.writable(self._root, self._notice) if usable() else None
                 place = None if root is None else root / f"{key(self._facts)}-{kind}"
-                used = None if place is None else self._prepare(place, making)
+                known = place is not None and is_whole(place, self._facts)
+                used = None if place is None else self._prepare(place, known, making)
             except OSError:
                 used = None
-            if root is None or place is None or used is None:
+            if root is None or used is None:
                 yield
                 return
+            before = _hashes(used)
             ms.set_context(enable_compile_cache=True, compile_cache_path=str(used))
             try:
                 with unchanged_sys():
                     yield
             finally:
                 ms.set_context(enable_compile_cache=False)
-            if used == place:
-                self.found = is_whole(place, self._facts)
+            if known:
+                self.found = _hashes(used) == before  # what MindSpore does not take it writes anew
                 return
-            with contextlib.suppress(OSError):  # what is not sealed counts for nothing
+            # What cannot be sealed is thrown away; another process may have been first.
+            with contextlib.suppress(OSError), making.pop_all():
+                _copy(used, used, PLACEHOLDER)
                 seal(used, self._facts)
-            with contextlib.suppress(OSError):  # another process was first
-                making.close()
             prune(root)
 
-    def _prepare(self, place: Path, making: contextlib.ExitStack) -> Path | None:
-        """The directory to compile with: ``place`` if it is whole, else a new one that is to become it.
+    def _prepare(self, place: Path, known: bool, making: contextlib.ExitStack) -> Path | None:
+        """The directory to compile with: a copy of ``place`` if that is whole, else a new one to become it.
 
         None where something lies there that is not ours to replace.
         """
-        if is_whole(place, self._facts):
+        if known:
             os.utime(place)
-            return place
+            copy = Path(making.enter_context(tempfile.TemporaryDirectory(prefix="ms_eagle-")))
+            _copy(place, copy, self._library)
+            return copy
         if place.is_symlink() or place.exists():
             if not _ours(place):
                 return None
@@ -220,6 +237,18 @@ def _ours(place: Path) -> bool:
     """Whether it is a directory of our name with our seal in it, however damaged; a link to one is not."""
     ours = _NAME.fullmatch(place.name) and not place.is_symlink()
     return bool(ours) and place.is_dir() and (place / _SEAL).is_file()
+
+
+def _copy(source: Path, target: Path, library: Path | str) -> None:
+    """Write what a directory holds, but for its seal, to another or to itself, with graphs of a library."""
+    for path in [path for path in source.rglob("*") if path.is_file() and path.name != _SEAL]:
+        data, copy = path.read_bytes(), target / path.relative_to(source)
+        if path.suffix == ".mindir":
+            graph = ModelProto.FromString(data)
+            name_library(graph, library)
+            data = graph.SerializeToString(deterministic=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        files.write_bytes(copy, data)
 
 
 def _hashes(place: Path) -> dict[str, object]:

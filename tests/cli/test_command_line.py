@@ -1,5 +1,6 @@
 """Exit statuses, the one-line errors and the shared options, in real processes where a process matters."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,31 @@ def test_anything_else_is_a_traceback_and_status_1():
     assert done.returncode == 1
     assert done.stderr.startswith("Traceback")
     assert done.stderr.endswith("RuntimeError: odd\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise MemoryError",
+        "raise RuntimeError('std::bad_alloc')",
+        "raise RuntimeError('Allocate memory failed\\n---\\n')",
+        "raise RuntimeError('Resource temporarily unavailable')",
+        "raise ImportError('libx.so: failed to map segment from shared object')",
+        "try: raise MemoryError\nexcept MemoryError: raise ValueError('half a table')",
+    ],
+)
+def test_a_lack_of_memory_is_one_line_and_status_2_whoever_says_it(body):
+    done = process(f"import atexit\natexit.register(os.abort)\nprint('kept')\n{body}")
+    assert (done.returncode, done.stdout) == (2, "kept\n")
+    assert re.fullmatch(r"error: out of memory: [^\n]*ulimit[^\n]*\n", done.stderr)
+
+
+@pytest.mark.parametrize("mebibytes", [100, 900])
+def test_an_address_space_too_small_is_one_line(mebibytes):
+    command = f"ulimit -v {mebibytes << 10} && exec {sys.executable} tools/infer.py --prompt hello"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch("error: out of memory[^\n]*\n", done.stderr)
 
 
 def test_ctrl_c_is_status_130_without_a_traceback():

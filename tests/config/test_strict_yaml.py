@@ -88,6 +88,7 @@ def test_lines_of_keys():
         ("".join(" " * n + "a:\n" for n in range(2000)), "f.yaml:17: nested more than 16 levels"),
         ("- " * 3000 + "a", "f.yaml:1: nested more than 16 levels"),
         ("a: " + "1" * 5000, "f.yaml:1: not valid YAML: not a number"),
+        ("a: 0x" + "f" * 5000, "f.yaml:1: not valid YAML: not a number"),
     ],
 )
 def test_refused(text, message):

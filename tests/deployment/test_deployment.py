@@ -30,6 +30,7 @@ from ms_eagle.sampling.options import SamplingParams
 from ms_eagle.system import quiet
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import load_template
+from ms_eagle.tree.shape import TreeShape
 
 QUIET = Progress(quiet=True)
 GREEDY = GenerationOptions(7, SamplingParams(), ignore_eos=True)
@@ -62,6 +63,16 @@ def deployment(made):
 @pytest.fixture(scope="module")
 def engine(config):
     return load_engine(config)
+
+
+def test_two_exports_of_one_configuration_are_the_same_bytes(config, made, tmp_path):
+    again = tmp_path / "again.bundle"
+    export_bundle(config, "cpu", again, QUIET, trees=[TreeShape(4, 2, 2)])
+
+    def content(bundle):
+        return {p.relative_to(bundle): p.read_bytes() for p in bundle.rglob("*") if p.is_file()}
+
+    assert content(again) == content(made)
 
 
 def test_every_input_of_a_graph_is_read(made):

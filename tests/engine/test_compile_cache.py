@@ -11,6 +11,7 @@ from support import tiny_eagle
 from ms_eagle.config.sections import load_config
 from ms_eagle.engine import compile_cache
 from ms_eagle.engine.compile_cache import CompileCache, is_whole, prune, seal, unchanged_sys, usable
+from ms_eagle.kernels import build
 from ms_eagle.kernels.build import SOURCES
 from ms_eagle.paths import PACKAGE
 from ms_eagle.system import quiet
@@ -18,6 +19,10 @@ from ms_eagle.system import quiet
 START = """
 import sys
 from pathlib import Path
+from ms_eagle.kernels import build
+level = sys.argv.pop()
+if level != "best":
+    build.usable_levels = lambda: (level,)
 from ms_eagle.config.sections import load_config
 from ms_eagle.engine.requests import GenerationOptions
 from ms_eagle.loading import load_engine
@@ -25,6 +30,8 @@ from ms_eagle.loading import load_engine
 config = load_config(Path(sys.argv[1]), sys.argv[2:])
 engine = load_engine(config)
 (done,) = engine.generate([[5, 6, 7]], GenerationOptions(6, ignore_eos=True))
+maps = Path("/proc/self/maps").read_text().split()
+print(*{path for path in maps if path.endswith("kernels.so")})
 print(engine.cache.found, *done.token_ids)
 print("still here", file=sys.stderr)
 """
@@ -38,19 +45,22 @@ def model(tmp_path):
     return tmp_path
 
 
-def start(root, **environment):
+def start(root, level="best", libraries=None, **environment):
     options = [f"model.cache_dir={root / 'cache'}", "execution.compile_cache=true", "execution.device=CPU"]
     mine = {*quiet._PLACES, "GLOG_v"}
     inherited = {name: value for name, value in os.environ.items() if name not in mine}
     done = subprocess.run(
-        [sys.executable, str(root / "start.py"), str(root / "tiny_eagle.yaml"), *options],
+        [sys.executable, str(root / "start.py"), str(root / "tiny_eagle.yaml"), *options, level],
         capture_output=True,
         text=True,
         env={**inherited, **environment},
     )
     assert done.returncode == 0, done.stderr
     assert "still here" in done.stderr
-    found, *tokens = done.stdout.splitlines().pop().split()
+    *_, loaded, last = done.stdout.splitlines()
+    found, *tokens = last.split()
+    if libraries is not None:
+        libraries += loaded.split()
     return found == "True", tokens
 
 
@@ -72,6 +82,27 @@ def test_second_start_finds_the_graphs_of_its_own_kernels_unless_they_are_damage
     assert next((model / "cache" / "compiled").glob("*/sealed.json"))
 
 
+def test_graphs_that_are_kept_run_with_the_one_library_of_who_takes_them_up(model):
+    homes = [model / name for name in ("home", "moved")]
+    for home in homes:
+        shutil.copytree(build.default_directory(), home / "ms_eagle" / "kernels")
+    runs = [(homes[0], "best"), (homes[1], "best"), (homes[1], "portable")]
+    starts, libraries = [], []
+    for home, level in runs:
+        loaded: list[str] = []
+        starts.append(start(model, level, loaded, XDG_CACHE_HOME=str(home)))
+        (library,) = loaded
+        assert library.startswith(f"{home}/")
+        libraries.append(library)
+    shutil.rmtree(homes[0])  # nothing needs the first user's files
+    starts.append(start(model, XDG_CACHE_HOME=str(homes[1])))
+    assert [found for found, _ in starts] == [False, True, False, True]
+    assert all(tokens == starts[0][1] for _, tokens in starts)
+    assert "_portable_" in libraries[2]
+    for graph in (model / "cache" / "compiled").rglob("*.mindir"):
+        assert b"kernels.so" not in graph.read_bytes()
+
+
 def test_key_follows_everything_that_a_graph_depends_on(model, monkeypatch):
     config = load_config(model / "tiny_eagle.yaml")
     weights = model / "model-qwen3-0"
@@ -90,7 +121,7 @@ def test_key_follows_everything_that_a_graph_depends_on(model, monkeypatch):
     assert key(load_config(model / "tiny_eagle.yaml", ["generation.seed=5"])) == first
     assert key(load_config(model / "tiny_eagle.yaml", ["execution.prefill_chunk=9"])) != first
     assert key(kernels="eager", library=None) != first
-    assert key(library=libraries[1]) != first
+    assert key(library=libraries[1]) == first  # graphs name no library
     assert key(cores=1) != first
     for name, value in (
         ("versions", lambda: {"mindspore": "0"}),
