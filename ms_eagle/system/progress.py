@@ -14,6 +14,8 @@ from rich.text import Text
 
 from ms_eagle.errors import printable
 
+_SPEED_SECONDS = 600.0  # rich's 30 forget the last job before a slow one ends, and with it the time left
+
 
 class _Figures(ProgressColumn):
     """The count of a task in its own unit: ``12.3 MB/92.9 MB`` for bytes, ``3/30`` for steps."""
@@ -113,6 +115,7 @@ class Progress:
                 _Left(),
                 console=self._console,
                 transient=True,
+                speed_estimate_period=_SPEED_SECONDS,
             )
             self._bars.start()
         bars = self._bars

@@ -43,6 +43,21 @@ def test_a_terminal_sees_counts_in_their_units() -> None:
     assert "70 bytes" in shown
 
 
+@pytest.mark.parametrize(
+    ("seconds", "left"), [(0.5, "0:04 left"), (100.0, "11:40 left"), (500.0, "58:20 left")]
+)
+def test_the_time_left_is_told_after_two_jobs_however_slow(seconds: float, left: str) -> None:
+    now = [0.0]
+    text = io.StringIO()
+    target = Console(file=text, force_terminal=True, width=100, color_system=None, get_time=lambda: now[0])
+    with Progress(console=target).steps("slow", 10) as step:
+        step.reach(1)  # as a run that is continued
+        for _ in range(2):
+            now[0] += seconds
+            step.advance()
+    assert left in text.getvalue()
+
+
 def test_the_line_is_gone_after_a_failure() -> None:
     target, text = console(True)
     progress = Progress(console=target)
