@@ -12,7 +12,10 @@ from mindspore.train.mind_ir_pb2 import ModelProto
 PLACEHOLDER = "ms_eagle"
 
 
-def name_library(model: ModelProto, library: Path | str = PLACEHOLDER) -> None:
+def name_library(
+    model: ModelProto,  # pyright: ignore[reportInvalidTypeForm]: made when it is imported
+    library: Path | str = PLACEHOLDER,
+) -> None:
     """Let every kernel of a graph be of ``library``, whatever it was of before."""
     for primitive in model.primitives:
         if primitive.op_type != "Custom":

@@ -147,11 +147,13 @@ def _opening(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 def _read(path: Path) -> list[dict[str, str]]:
     """The messages of a file: a system message or none, then questions and answers in turn."""
-    messages = json_file.read_object(path).get("messages")
-    roles = []
-    for message in messages if isinstance(messages, list) else [None]:
+    held = json_file.read_object(path).get("messages")
+    messages: list[dict[str, str]] = []
+    for message in held if isinstance(held, list) else [None]:
         whole = isinstance(message, dict) and set(message) == {"role", "content"}
-        roles.append(message["role"] if whole and isinstance(message["content"], str) else None)
+        texts = isinstance(message, dict) and all(isinstance(value, str) for value in message.values())
+        messages.append(message if isinstance(message, dict) and whole and texts else {"role": ""})
+    roles = [message["role"] for message in messages]
     turns = roles[1:] if roles[:1] == ["system"] else roles
     if len(turns) % 2 or turns != ["user", "assistant"] * (len(turns) // 2):
         example = json.dumps({"messages": [{"role": "user", "content": "..."}]})

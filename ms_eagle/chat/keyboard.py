@@ -30,10 +30,10 @@ class Keyboard:
         self._typed = ""
         self._prompt: str | None = None  # of the line that is edited
         self._at_start = _attributes()
-        self._fancy = readline is not None and sys.stdout.isatty()
-        if self._fancy:
+        self._editor = readline if sys.stdout.isatty() else None
+        if self._editor is not None:
             with contextlib.suppress(Exception):  # libedit has other words for it
-                readline.parse_and_bind("set enable-bracketed-paste on")
+                self._editor.parse_and_bind("set enable-bracketed-paste on")
 
     def read(self, prompt: str) -> str | None:
         """The next message, or None at the end of the input; lines that come without a pause are one.
@@ -46,16 +46,19 @@ class Keyboard:
         """
         typed, self._typed = self._typed, ""
         line = self._line(prompt, typed)
+        if line is None:
+            return None
         lines = [line]
         while line and _waiting():
-            line = self._line("", "")
-            lines.append(line or "")
-        return None if lines[0] is None else "".join(lines)
+            line = self._line("", "") or ""
+            lines.append(line)
+        return "".join(lines)
 
     def _line(self, prompt: str, typed: str) -> str | None:
         """A line with its end, or None at the end of the input."""
-        if self._fancy:
-            readline.set_startup_hook(lambda: readline.insert_text(typed))
+        editor = self._editor
+        if editor is not None:
+            editor.set_startup_hook(lambda: editor.insert_text(typed))
             self._prompt = prompt
             try:
                 return input(prompt) + "\n"
@@ -64,7 +67,7 @@ class Keyboard:
                 return None
             finally:
                 self._prompt = None
-                readline.set_startup_hook()
+                editor.set_startup_hook()
         print(prompt, end="", file=sys.stderr, flush=True)
         return sys.stdin.readline() or None
 
@@ -85,7 +88,7 @@ class Keyboard:
             with contextlib.suppress(OSError):
                 while _waiting(0) and (some := os.read(sys.stdin.fileno(), 4096)):
                     keys += some
-            if self._fancy:
+            if self._editor is not None:
                 self._typed += typed_text(keys.decode(errors="ignore"))
             _set(before)
 
@@ -106,10 +109,12 @@ class Keyboard:
             os.kill(os.getpid(), signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, suspend)
             _set(now)
-            if self._prompt is not None:  # readline does not know that its line is no longer in sight
-                print(self._prompt, readline.get_line_buffer(), sep="", end="", flush=True)
+            if self._prompt is not None and self._editor is not None:  # which does not know its line is gone
+                print(self._prompt, self._editor.get_line_buffer(), sep="", end="", flush=True)
 
-        with _handled(dict.fromkeys(_ENDS, end) | {signal.SIGTSTP: suspend}):
+        handlers: dict[int, Callable[[int, object], None]] = dict.fromkeys(_ENDS, end)
+        handlers[signal.SIGTSTP] = suspend
+        with _handled(handlers):
             try:
                 yield
             except _Ended as ended:

@@ -182,6 +182,10 @@ class Session:
         Raises:
             UserError: see ``ChatTemplate.encode``.
         """
+        if self.template is None:
+            raise UserError(
+                "a model without a chat template reads no messages: give it one, or use raw prompts."
+            )
         return self.template.encode(
             messages,
             self.engine.tokenizer,

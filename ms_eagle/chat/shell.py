@@ -57,11 +57,12 @@ class ChatShell:
         Raises:
             UserError: from a pipe, for a message that cannot be answered.
         """
-        if self._keyboard is None:
+        keyboard = self._keyboard
+        if keyboard is None:
             return self._run(_piped_line)
         _tell(HELP)
-        with self._keyboard.guarded():
-            return self._run(lambda: self._keyboard.read(_PROMPT))
+        with keyboard.guarded():
+            return self._run(lambda: keyboard.read(_PROMPT))
 
     def _run(self, read: Callable[[], str | None]) -> bool:
         leaving = False

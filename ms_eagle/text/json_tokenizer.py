@@ -89,19 +89,22 @@ class JsonTokenizer(Tokenizer):
         if self._marking is None:
             self._marking = self._made_for_marks()
         tokenizer, ids = self._marking
-        return [ids.get(token, token) for token in tokenizer.encode(text, add_special_tokens=False).ids]
+        found: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return [ids.get(token, token) for token in found]
 
     def _made_for_marks(self) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
         """A tokenizer whose added tokens are called `MARK` and their name, and their ids by its own."""
         parts = json.loads(self._tokenizer.to_str())
         parts["added_tokens"] = []
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(parts))
-        ids = {}
+        ids: dict[int, int] = {}
         for token_id, token in sorted(self._tokenizer.get_added_tokens_decoder().items()):
             flags = {flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized")}
             name = MARK + token.content
             tokenizer.add_tokens([tokenizers.AddedToken(name, special=token.special, **flags)])
-            ids[tokenizer.token_to_id(name)] = token_id
+            marked = tokenizer.token_to_id(name)
+            if marked is not None:
+                ids[marked] = token_id
         return tokenizer, ids
 
     def _literal(self) -> tokenizers.Tokenizer:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 import sentencepiece
@@ -92,6 +91,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.special_ids = frozenset(special)
         longest_first = sorted(filter(None, atoms), key=len, reverse=True)
         names = "|".join(map(re.escape, longest_first))
+        self._symbols: dict[str, int] | None = None
         self._pattern = re.compile(f"({names})") if names else None
         self._marked = re.compile(f"{MARK}({names})") if names else None
         self.atoms = {name: token_id for name, (token_id, _) in atoms.items()}
@@ -111,13 +111,19 @@ class SentencePieceTokenizer(Tokenizer):
         before = [self.bos_id] if add_bos and self.bos_id is not None else []
         return before, list(self.eos_ids[:1]) if settings.add_eos_token else []
 
-    @cached_property
+    @property
     def symbols(self) -> Mapping[str, int]:
         """The user-defined symbols of the model; see the base class."""
+        if self._symbols is None:
+            self._symbols = self._defined()
+        return self._symbols
+
+    def _defined(self) -> dict[str, int]:
         from sentencepiece import sentencepiece_model_pb2 as schema  # only needed where text is not trusted
 
-        pieces = schema.ModelProto.FromString(self._processor.serialized_model_proto()).pieces
-        defined = schema.ModelProto.SentencePiece.USER_DEFINED
+        proto = schema.ModelProto  # pyright: ignore[reportAttributeAccessIssue]: made when it is imported
+        pieces = proto.FromString(self._processor.serialized_model_proto()).pieces
+        defined = proto.SentencePiece.USER_DEFINED
         return {piece.piece: index for index, piece in enumerate(pieces) if piece.type == defined}
 
     def encode_marked(self, text: str) -> list[int]:

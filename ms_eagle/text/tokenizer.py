@@ -42,7 +42,6 @@ class Tokenizer(ABC):
             generation_config.json and of config.json, and the `TURN_ENDS` of the vocabulary.
         eos_origins: where each of them was found.
         atoms: the texts that are read as one token wherever they stand, and its id.
-        symbols: the texts that the vocabulary reads as one token even where atoms are to be text.
         special_ids: ids that :meth:`decode` leaves out by default.
         strips_leading_space: whether encoding puts a space before the text, which decoding then takes away.
     """
@@ -53,9 +52,13 @@ class Tokenizer(ABC):
     eos_ids: tuple[int, ...]
     eos_origins: Mapping[int, str] = MappingProxyType({})
     atoms: Mapping[str, int] = MappingProxyType({})
-    symbols: Mapping[str, int] = MappingProxyType({})
     special_ids: frozenset[int]
     strips_leading_space: bool
+
+    @property
+    def symbols(self) -> Mapping[str, int]:
+        """The texts that the vocabulary reads as one token even where atoms are to be text, and its ids."""
+        return {}
 
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of ``text``.
