@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from ms_eagle.system import home
+from ms_eagle.system import home, private
 from ms_eagle.system import streams as standard_streams
 from ms_eagle.system.streams import Closed, Messages, Output
 
@@ -30,6 +30,7 @@ _PLACES = {
     "ASCEND_WORK_PATH": "ascend",  # kernel_meta/, fusion_result.json, atrace/
     "ASCEND_CACHE_PATH": "ascend",  # compiled operators
     "LOCAL_DEFAULT_PATH": "mindformers",  # output/log/rank_0/*.log, opened when mindformers is imported
+    "OM_MODULES_CACHE": "mindformers/modules",  # copies of what a YAML file registers from REGISTER_PATH
 }
 
 
@@ -62,7 +63,7 @@ def writable_cache() -> Path:
             return place
     except OSError:  # a home that does not exist, or is mounted read-only
         pass
-    return Path(tempfile.gettempdir()) / f"ms_eagle-{os.getuid()}"
+    return private.temporary()  # modules in it are run: nobody else may have made it
 
 
 class HiddenOutput:
