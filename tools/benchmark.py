@@ -103,7 +103,7 @@ def measure(args: Namespace, worker: "Worker") -> int:
     outcome = run(job, Progress(), worker)
     if outcome.summary is None:
         return 0
-    print("\n".join(text.lines(outcome.summary)))
+    command_line.say(*text.lines(outcome.summary))
     print(args.out / "report.html")
     for rank, undone in outcome.incomplete.items():
         print(
@@ -131,7 +131,7 @@ def sweep(args: Namespace, worker: "Worker") -> int:
         Progress(),
     )
     write(args.out, asked, measured, Job(configure(args, []), args.prompts, args.limit, args.out))
-    print("\n".join(lines(measured)))
+    command_line.say(*lines(measured))
     print(args.out / "report.html")
     return 0 if any("error" not in m.found for m in measured) else 1
 
@@ -142,7 +142,7 @@ def compare(args: Namespace) -> int:
     from ms_eagle.system import files
 
     a, b = (read(directory) for directory in args.compare)
-    print("\n".join(lines(a, b)))
+    command_line.say(*lines(a, b))
     if args.out is not None:
         files.write_text(args.out / "compare.html", page(a, b))
         print(args.out / "compare.html")

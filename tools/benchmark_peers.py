@@ -73,7 +73,10 @@ def main(argv: list[str]) -> int:
     )
     report = compare(config, texts[: args.limit], plan, Progress())
     sys.stdout.reconfigure(encoding="utf-8" if args.json else None, errors="replace")
-    print(json.dumps(report, ensure_ascii=False) if args.json else "\n".join(lines(report)))
+    if args.json:
+        print(json.dumps(report, ensure_ascii=False))
+    else:
+        command_line.say(*lines(report))
     return 0
 
 

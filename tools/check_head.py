@@ -53,7 +53,10 @@ def main(argv: list[str]) -> int:
 
     report = check_head(config, text, Progress())
     sys.stdout.reconfigure(encoding="utf-8" if args.json else None, errors="replace")
-    print(json.dumps(record(report), ensure_ascii=False) if args.json else "\n".join(lines(report)))
+    if args.json:
+        print(json.dumps(record(report), ensure_ascii=False))
+    else:
+        command_line.say(*lines(report))
     return 0
 
 

@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
         drafter = args.drafter != "none"
         session = load_session(bundle, config, Progress(), raw=args.raw, drafter=drafter)
     if args.verbose:
-        print(endings(session.options, session.engine.tokenizer), file=sys.stderr)
+        command_line.say(endings(session.options, session.engine.tokenizer), file=sys.stderr)
     if texts is None:
         finished = ChatShell(session.conversation(), session, report).run()
     else:

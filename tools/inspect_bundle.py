@@ -33,7 +33,10 @@ def main(argv: list[str]) -> int:
     from ms_eagle.deployment.inspection import inspect, lines, record
 
     found = inspect(bundle)
-    print(json.dumps(record(found)) if args.json else "\n".join(lines(found)))
+    if args.json:
+        print(json.dumps(record(found)))
+    else:
+        command_line.say(*lines(found))
     return 0 if found.passed else 1
 
 

@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     manifest = corpus.manifest
     print(f"{args.out}: {len(corpus)} conversations, {sum(manifest.answer_tokens.values())} answer tokens")
     for name, count in manifest.conversations.items():
-        print(f"  {name}: {count} conversations, {manifest.answer_tokens[name]} answer tokens")
+        command_line.say(f"  {name}: {count} conversations, {manifest.answer_tokens[name]} answer tokens")
     if manifest.dropped:
         print("left out: " + ", ".join(f"{count} {reason}" for reason, count in manifest.dropped.items()))
     return 0

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 
     outcome = selftest(config, Progress())
     json_file.write_object(args.out, outcome.report)
-    print("\n".join(outcome.lines))
+    command_line.say(*outcome.lines)
     print(args.out)
     sys.stdout.flush()
     return 0 if outcome.passed else 1

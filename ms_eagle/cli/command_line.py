@@ -10,11 +10,11 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from ms_eagle import __version__
 from ms_eagle.drafters.registry import KINDS
-from ms_eagle.errors import UserError
+from ms_eagle.errors import UserError, printable
 from ms_eagle.paths import CONFIGS
 from ms_eagle.system import interrupts, quiet
 from ms_eagle.system import streams as standard_streams
@@ -168,6 +168,12 @@ def begin(verbose: bool) -> None:
     if not verbose:
         sys.excepthook = quiet.HiddenOutput().report
     faulthandler.enable(sys.stderr)
+
+
+def say(*lines: str, file: TextIO | None = None) -> None:
+    """Print lines on ``file``, None: standard output; control characters of what files hold as escapes."""
+    for line in lines:
+        print(printable(line, len(line)), file=file)
 
 
 def run(main: Callable[[list[str]], int]) -> NoReturn:

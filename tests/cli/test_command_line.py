@@ -40,6 +40,11 @@ def test_a_user_error_is_one_line_and_status_2():
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: found x; expected y\n")
 
 
+def test_what_files_hold_is_shown_without_its_escapes():
+    done = process("command_line.say('a\\x1b[31m', 'b\\x9bü')\nreturn 0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\\x1b[31m\nb\\x9bü\n", "")
+
+
 def test_anything_else_is_a_traceback_and_status_1():
     done = process("raise RuntimeError('odd')")
     assert done.returncode == 1
