@@ -31,6 +31,14 @@ class Compiled:
         cells = [self._graphs.prefill(), *(self._graphs.cycle(*key) for key in self._ready)]
         return sum(len(cell.compile_cache) for cell in cells)
 
+    def warm_up(self, sampled: bool) -> None:
+        """Compile what answers take: the first tier, and plain decoding for cycles without proposals."""
+        graphs, sizes = self._graphs, self._graphs.facts.sizes
+        usual, nothing = sizes.tiers[0], [[] for _ in range(sizes.batch)]
+        resting = graphs.tier_for(usual, graphs.hints(usual, nothing, nothing))
+        for tier in dict.fromkeys((usual, resting)):
+            self.need(tier, sampled)
+
     def need(self, tier: Tier, sampled: bool) -> None:
         """Compile the cycle of a tier, and the prefill, and run them once on idle sequences."""
         if (tier, sampled) in self._ready:

@@ -111,11 +111,7 @@ class Engine:
         with self._watched():
             if self.graphs.facts.scripted:
                 self._rehearsal().warm_up(options)
-            sizes = self.graphs.facts.sizes
-            usual, nothing = sizes.tiers[0], [[]] * sizes.batch
-            resting = self.graphs.tier_for(usual, self.graphs.hints(usual, nothing, nothing))
-            for tier in dict.fromkeys((usual, resting)):
-                self._compiled.need(tier, not options.sampling.plain)
+            self._compiled.warm_up(not options.sampling.plain)
 
     def check_prompt(self, prompt: Sequence[int], options: GenerationOptions) -> None:
         """Refuse a prompt that cannot be continued; compiles nothing.
@@ -301,9 +297,9 @@ class Engine:
         """One cycle of all slots whose prompts are read."""
         rows = self._slots.active
         sampled, tier = self._sampled, self._choose_tier()
-        hints = self._hints(tier)
-        suited = self.graphs.tier_for(tier, hints)
-        tier, hints = suited, hints if suited == tier else ()
+        hints = self.graphs.hints(tier, *self._slots.texts)
+        if self.graphs.tier_for(tier, hints) != tier:
+            tier, hints = None, ()
         self._compiled.need(tier, sampled)
         self._begin_decoding(rows)
         if sampled and not self._seen:
@@ -331,11 +327,6 @@ class Engine:
             slot.decode_begin = slot.end = now
             if self.observer is not None:
                 self.observer.read(row, slot.reused, now - slot.begin)
-
-    def _hints(self, tier: Tier) -> tuple[np.ndarray, ...]:
-        sequences = [slot.sequence if slot.active else [] for slot in self._slots]
-        scripts = [slot.request.script if slot.active else () for slot in self._slots]
-        return self.graphs.hints(tier, sequences, scripts)
 
     def _take(self, row: int, report: np.ndarray, now: float) -> Progress | None:
         """Hand a slot what its cycle emitted; None while its prompt is read that way."""

@@ -108,6 +108,12 @@ class Slots(list[Slot]):
         """Numbers of the slots with an unfinished answer."""
         return [row for row, slot in enumerate(self) if slot.active]
 
+    @property
+    def texts(self) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+        """Tokens and script (``Request.script``) of each slot, empty for those that take no part."""
+        scripts = [slot.request.script if slot.active and slot.request else () for slot in self]
+        return [slot.sequence if slot.active else [] for slot in self], scripts
+
     def free_for(self, request: Request) -> int | None:
         """The free slot that holds most of a prompt to be reused, else the first; None if none is free."""
         free = [row for row, slot in enumerate(self) if not slot.active]
