@@ -19,6 +19,13 @@ settings.load_profile("suite")
 import mindspore as ms  # noqa: E402 (reads what quiet has set)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How often `tests/kills` kills each kind of work."""
+    parser.addoption(
+        "--kills", type=int, default=50, metavar="N", help="kills of each kind of work (slow tests)"
+    )
+
+
 def pytest_configure() -> None:
     """Every Cell under test is compiled for the CPU, and Ctrl-C reaches the processes that tests start.
 

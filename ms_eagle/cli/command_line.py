@@ -5,6 +5,7 @@ import difflib
 import faulthandler
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -214,8 +215,20 @@ def _is_of_memory(error: BaseException | None) -> bool:
             return True
         if any(sign in str(error) for sign in _MEMORY_SIGNS) and not isinstance(error, BlockingIOError):
             return True
+        if "Unknown Error!" in str(error) and _address_space_is_full():  # MindSpore lost the reason
+            return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _address_space_is_full() -> bool:
+    """Whether this process has taken nearly all that ``ulimit -v`` lets it have."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:  # no Linux
+        return False
+    return limit != resource.RLIM_INFINITY and limit - pages * resource.getpagesize() < limit // 16
 
 
 def _status(main: Callable[[list[str]], int]) -> int | str:

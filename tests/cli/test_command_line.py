@@ -69,6 +69,17 @@ def test_a_lack_of_memory_is_one_line_and_status_2_whoever_says_it(body):
     assert re.fullmatch(r"error: out of memory: [^\n]*ulimit[^\n]*\n", done.stderr)
 
 
+@pytest.mark.parametrize(("share", "status"), [(1.02, 2), (2, 1)])
+def test_an_error_without_a_reason_is_a_lack_of_memory_where_the_address_space_is_used_up(share, status):
+    done = process(
+        "import resource\nused = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, (int(used * {share}),) * 2)\n"
+        "raise RuntimeError('Unknown Error!\\n---\\n')"
+    )
+    assert done.returncode == status
+    assert ("out of memory" in done.stderr) == (status == 2)
+
+
 @pytest.mark.parametrize("mebibytes", [100, 900])
 def test_an_address_space_too_small_is_one_line(mebibytes):
     command = f"ulimit -v {mebibytes << 10} && exec {sys.executable} tools/infer.py --prompt hello"
