@@ -34,7 +34,8 @@ def profile(
     staged = StagedEngine(pair)
     prompts = [_prompt(pair, config, question) for question in first_turns(questions, count)]
     usable = [prompt for prompt in prompts if len(prompt) < pair.performance.facts.sizes.capacity]
-    staged.run(usable[:1], GenerationOptions(_CYCLES, options.sampling, ignore_eos=True))  # compiles
+    with progress.steps("compiling stages"):
+        staged.run(usable[:1], GenerationOptions(_CYCLES, options.sampling, ignore_eos=True))
     cycles: list[dict[str, float]] = []
     whole: list[float] = []
     alone: list[float] = []

@@ -112,6 +112,8 @@ class Engine:
             if self.graphs.facts.scripted:
                 self._rehearsal().warm_up(options)
             self._compiled.warm_up(not options.sampling.plain)
+            if self.observer is not None:
+                self.observer.warm_up(not options.sampling.plain)
 
     def check_prompt(self, prompt: Sequence[int], options: GenerationOptions) -> None:
         """Refuse a prompt that cannot be continued; compiles nothing.

@@ -9,6 +9,9 @@ from ms_eagle.engine.requests import Completion, Request
 class Observer(Protocol):
     """Hears what an engine does; whatever it raises ends the engine's call."""
 
+    def warm_up(self, sampled: bool) -> None:
+        """Compile what this observer will run, for answers that are sampled or greedy."""
+
     def admitted(self, slot: int, request: Request) -> None:
         """A slot has been given to a request."""
 

@@ -25,17 +25,20 @@ _BLOCK = 32  # tokens of a cache block, unless model_config says otherwise
 _PARTS = ("params_dtype", "layernorm_compute_dtype", "softmax_compute_dtype", "rotary_dtype")
 
 
-def load(config: EagleConfig) -> Engine:
+def load(config: EagleConfig, progress: Progress | None = None) -> Engine:
     """Load what ``config`` names, with the teacher's implementation that it asks for.
+
+    Args:
+        progress: shows what is fetched, prepared and loaded; None shows it too.
 
     Raises:
         UserError: see ``EagleConfig.engine_config``, ``loading.load_engine`` and ``native_engine``.
     """
     ours = config.engine_config()
     if config.implementation == "ms_eagle":
-        return loading.load_engine(ours, Progress())
+        return loading.load_engine(ours, progress or Progress())
     _check(ours)
-    progress = Progress()
+    progress = progress or Progress()
     model = loading.open_model(ours, progress)
     sizes = loading.sizes_of(ours, loading.open_drafter(ours, model, progress))
     network = _network(config, ours, model, sizes.slots)

@@ -17,6 +17,7 @@ from ms_eagle.engine.requests import Completion
 from ms_eagle.errors import UserError
 from ms_eagle.mindformers.config import EagleConfig
 from ms_eagle.mindformers.model import EagleForCausalLM
+from ms_eagle.mindformers.native import load as load_engine
 from ms_eagle.system.progress import Progress
 from ms_eagle.text.template import ChatTemplate, load_template
 
@@ -58,7 +59,8 @@ class PipelineSession(Session):
             UserError: see ``Session.load``, and options that MindFormers does not have.
         """
         _options(config)
-        model = EagleForCausalLM(EagleConfig.from_engine_config(config))
+        described = EagleConfig.from_engine_config(config)
+        model = EagleForCausalLM(described, load_engine(described, progress))
         template = None if raw else load_template(model.engine.directory, config.model.chat_template)
         return cls(model, template, config, progress)
 

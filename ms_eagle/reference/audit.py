@@ -88,6 +88,15 @@ class Audit:
         self._alone = {sampled: PlainCycle(verifier(sampled), NoDrafter()) for sampled in (False, True)}
         self._logits = Reading(teacher, Logits(teacher))
 
+    def warm_up(self, sampled: bool) -> None:
+        """Compile the teacher alone, which takes as long as a cycle; the caches stay as they are."""
+        sizes = self._graphs.facts.sizes
+        idle, asleep = Tensor(np.zeros(sizes.batch, np.int32)), Tensor(np.zeros(sizes.batch, bool))
+        controls = Controls(sizes.batch, self._graphs.facts.positions)
+        with self._kept():
+            report, _ = self._alone[sampled](idle, idle, asleep, *controls.tensors(), self._graphs.empty())
+            report.asnumpy()
+
     def check(self, answers: Mapping[int, Answered]) -> Findings:
         """Compare with a fresh run.
 

@@ -59,6 +59,10 @@ class Recorder:
         self._turns: dict[int, _Turn] = {}
         graphs.follow(self.cycled)
 
+    def warm_up(self, sampled: bool) -> None:
+        """See ``observer.Observer``."""
+        self._audit.warm_up(sampled)
+
     def admitted(self, slot: int, request: Request) -> None:
         """See ``observer.Observer``."""
         self._graphs.restart()

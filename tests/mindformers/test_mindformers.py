@@ -1,5 +1,6 @@
 """ms_eagle behind MindFormers 1.9: its own pipeline, streamers, chat, Trainer and Auto classes, no mocks."""
 
+import io
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
+from rich.console import Console
 from support import reference_sampling, tiny_eagle
 from support.sessions import Recorder
 from transformers import AutoTokenizer
@@ -492,11 +494,14 @@ def test_infer_through_the_pipeline(native, paths):
     dialogs = [Dialog(("Hello", "More"), "a"), Dialog(("Hi",), "b", "second")]
     drafting = ["tree.budget=4", "tree.depth=2", "tree.branch=2", "generation.max_new_tokens=6"]
     heard = []
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
     for kind, head in ((Session, None), (PipelineSession, paths[1])):
-        session = kind.load(tiny_eagle.config(paths[0], head, drafting), False, Progress(quiet=True))
+        progress = Progress(quiet=kind is Session, console=terminal)
+        session = kind.load(tiny_eagle.config(paths[0], head, drafting), False, progress)
         heard.append(Recorder())
         for dialog in dialogs:
             assert session.answer([dialog], heard[-1])
+    assert all(wait in terminal.file.getvalue() for wait in ("loading weights", "compiling"))
     ours, theirs = heard
     assert {completion.drafter for completion in theirs.completions} == {"eagle3"}
     assert theirs.begun == ours.begun

@@ -59,6 +59,16 @@ def test_nothing_compiles_after_warm_up(reference, model):
     assert reference.compilations == before
 
 
+def test_warming_up_compiles_what_the_audit_runs(reference, model):
+    """Nobody waits for it without a word between an answer's last token and its end."""
+    reference.warm_up(SHORT)
+    alone = reference.observer._audit._alone[False]
+    before = list(alone.compile_cache)
+    assert before
+    reference.generate(prompts(model, 3), SHORT)
+    assert list(alone.compile_cache) == before
+
+
 def test_the_audit_leaves_the_caches_to_the_next_turn(performance, reference, model):
     (prompt,) = prompts(model, 9, seed=2)
     said = []
