@@ -1,9 +1,11 @@
 """Question files made from the published files of HumanEval, MT-Bench and GSM8K.
 
 SafeAILab's EAGLE measures on 80 questions of each: all of MT-Bench, and of the two others the ones below,
-which are written here in the same order and to the same byte. Formats: Chen et al., "Evaluating Large
-Language Models Trained on Code" (2021); Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and Chatbot
-Arena" (2023); Cobbe et al., "Training Verifiers to Solve Math Word Problems" (2021).
+which are written here in the same order and to the same byte. They are the first 80 of
+``numpy.random.default_rng(42).permutation(total)``, spelled out because numpy may draw otherwise some day.
+Formats: Chen et al., "Evaluating Large Language Models Trained on Code" (2021); Zheng et al., "Judging
+LLM-as-a-Judge with MT-Bench and Chatbot Arena" (2023); Cobbe et al., "Training Verifiers to Solve Math Word
+Problems" (2021).
 """
 
 import gzip
