@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ms_eagle.drafters.registry import NONE, label, notices
 from ms_eagle.engine.requests import Completion
+from ms_eagle.errors import printable
 
 
 def figures(completion: Completion, *, start: bool = True) -> str:
@@ -98,8 +99,8 @@ class TextReport:
     def begin(self, title: str | None, prompt: str, asked: Asked) -> None:
         """Print a heading and the prompt, if there is a title."""
         if title is not None:
-            quoted = "\n".join(f"> {line}" for line in prompt.splitlines())
-            print(f"--- {title} ---\n{quoted}", flush=True)
+            quoted = "\n".join(f"> {printable(each, len(each))}" for each in prompt.expandtabs().splitlines())
+            print(f"--- {printable(title)} ---\n{quoted}", flush=True)
 
     def text(self, piece: str) -> None:
         """Print the piece at once."""

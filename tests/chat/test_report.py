@@ -69,8 +69,8 @@ def test_text_report_streams_text_and_keeps_figures_apart(capsys):
 
 
 def test_text_report_heads_one_of_several(capsys):
-    TextReport().begin("81 (writing), turn 1", "two\nlines", Asked())
-    assert capsys.readouterr().out == "--- 81 (writing), turn 1 ---\n> two\n> lines\n"
+    TextReport().begin("81 (writing), turn 1", "two\n\tlines \x1b[2J", Asked())
+    assert capsys.readouterr().out == "--- 81 (writing), turn 1 ---\n> two\n>         lines \\x1b[2J\n"
 
 
 def test_json_report_is_one_line_an_answer(capsys):
