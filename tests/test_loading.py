@@ -140,7 +140,7 @@ def test_refused_before_the_model_is_looked_for(tmp_path):
     )
     assert "does not exist" in refused(missing, None)
     assert refused(missing, None, ["drafter.kind=eagel3"]) == (
-        "drafter.kind is 'eagel3'; expected none, eagle3, synthetic."
+        "drafter.kind is 'eagel3'; expected none, eagle3, ngram, synthetic."
     )
 
 

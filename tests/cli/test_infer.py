@@ -58,7 +58,10 @@ def model(tmp_path_factory):
             ["--prompt", "a", "--chat"],
             "argument --chat: not allowed with argument --prompt; see infer.py --help",
         ),
-        (["--drafter", " ", "--prompt", "a"], "--drafter is empty; expected none, eagle3, synthetic or"),
+        (
+            ["--drafter", " ", "--prompt", "a"],
+            "--drafter is empty; expected none, eagle3, ngram, synthetic or",
+        ),
         (["--drafter", "eagel3", "--prompt", "a"], "--drafter eagel3: there is no such kind and no such"),
         (
             ["--drafter", "heads/none", "--prompt", "a"],
