@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 GROUP = 32
-"""Columns that share a scale in the native kernels' formats (``kGroup`` in ``cpu/codes.h``)."""
+"""Columns that share a scale (``kGroup`` in ``cpu/codes.h``), as in GGUF's Q8_0, Q4_0 and Q4_1."""
 
 
 class StoredWeight(Protocol):

@@ -231,8 +231,8 @@ class WholeStages:
         return self._take(taps, emitted, n, count, state)
 
 
-class NoDrafter(Drafter):
-    """The teacher alone: nothing is proposed."""
+class Stateless(Drafter):
+    """A drafter that keeps nothing of what is read and emitted; its state ``[B, 1]`` says nothing."""
 
     @override
     def empty(self, batch: int) -> Tensor:
@@ -245,3 +245,7 @@ class NoDrafter(Drafter):
     @override
     def take(self, taps: Tensor, emitted: Tensor, n: Tensor, count: Tensor, state: Tensor) -> Tensor:
         return state
+
+
+class NoDrafter(Stateless):
+    """The teacher alone: nothing is proposed."""

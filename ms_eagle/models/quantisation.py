@@ -9,10 +9,8 @@ from typing import Literal
 
 import numpy as np
 
+from ms_eagle.kernels.formats import GROUP
 from ms_eagle.models.weight import Weight
-
-GROUP = 32
-"""Columns that share a scale in codes of our making, as in GGUF's Q8_0, Q4_0 and Q4_1."""
 
 Asked = Literal["stored", "compact", "float32", "int8", "int4"]
 """``stored`` leaves codes and floats as they are; ``compact`` turns floats into int8 as well."""

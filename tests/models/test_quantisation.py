@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ms_eagle.models.quantisation import GROUP, int4, int8, stored_as
+from ms_eagle.kernels.formats import GROUP
+from ms_eagle.models.quantisation import int4, int8, stored_as
 from ms_eagle.models.weight import Weight
 
 HALF = np.finfo(np.float16)

@@ -3,8 +3,8 @@
 import numpy as np
 from support.native_cases import ABSENT, EPS, normal, rms_norm, silu, spoil_one_argument
 
-from ms_eagle.kernels.formats import codes
-from ms_eagle.models.quantisation import GROUP, int4, int8
+from ms_eagle.kernels.formats import GROUP, codes
+from ms_eagle.models.quantisation import int4, int8
 from ms_eagle.models.weight import Weight
 
 

@@ -15,7 +15,7 @@ from ms_eagle.checkpoints.gguf.importing import (
 )
 from ms_eagle.checkpoints.pointer import Pointer
 from ms_eagle.errors import UserError
-from ms_eagle.models.quantisation import GROUP
+from ms_eagle.kernels.formats import GROUP
 from ms_eagle.models.weight import Weight
 
 _FLOATS = {Kind.F32: ("float32", "<f4"), Kind.F16: ("float16", "<f2"), Kind.BF16: ("bfloat16", "<u2")}
@@ -59,20 +59,21 @@ class GgufTensors:
         """See ``directory.Tensors``."""
         theirs = self._their(name)
         kind, order = self._file.tensors[theirs].kind, self._order(name)
-        if kind not in _CODES:
-            shape = self.shape(name)
-            if kind in _FLOATS and order is None:
-                what, dtype = _FLOATS[kind]
-                return Weight(what, self._file.rows(theirs).view(dtype).reshape(shape))
-            pieces = list(read_rows(self._file, theirs, order))
-            return Weight.of(np.concatenate(pieces).reshape(shape))
         stored = self._file.rows(theirs)
-        weight = _CODES[kind](stored if order is None else stored[order])
-        for halves in (weight.scales, weight.minima):
-            if halves is not None and not np.isfinite(halves).all():
-                raise UserError(
-                    f"{self._file.path}: tensor {theirs!r} holds NaN or infinity; fetch the file again"
-                )
+        if kind in _CODES:
+            weight = _CODES[kind](stored if order is None else stored[order])
+        elif kind in _FLOATS and order is None:
+            what, dtype = _FLOATS[kind]
+            weight = Weight(what, stored.view(dtype).reshape(self.shape(name)))
+        else:  # read_rows refuses what is not finite by itself
+            return Weight.of(
+                np.concatenate(list(read_rows(self._file, theirs, order))).reshape(self.shape(name))
+            )
+        numbers = (weight.scales, weight.minima) if weight.quantised else (weight.dense(),)
+        if not all(each is None or np.isfinite(each).all() for each in numbers):
+            raise UserError(
+                f"{self._file.path}: tensor {theirs!r} holds NaN or infinity; fetch the file again"
+            )
         return weight
 
     def integers(self, name: str) -> np.ndarray:

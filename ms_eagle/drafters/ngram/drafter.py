@@ -7,7 +7,7 @@ from mindspore import Tensor, ops
 from typing_extensions import override
 
 from ms_eagle.config.sections import Config
-from ms_eagle.drafters.base import Drafter, Needs
+from ms_eagle.drafters.base import Needs, Stateless
 from ms_eagle.drafters.ngram.index import Candidate, SuffixIndex
 from ms_eagle.errors import UserError
 from ms_eagle.models.architecture import DecoderConfig
@@ -19,11 +19,11 @@ from ms_eagle.tree.shape import TreeShape, candidates
 _MOST = 32  # candidates of a cycle; those that no row is left for were looked up in vain
 
 
-class NgramDrafter(Drafter):
+class NgramDrafter(Stateless):
     """Proposes what followed the last tokens before.
 
     The hints are the pool itself but for the root: tokens, scores, parents and depths, ``[B, P]`` each, in
-    order of depth. An entry of score -inf is no candidate. The state ``[B, 1]`` says nothing.
+    order of depth. An entry of score -inf is no candidate.
     """
 
     needs = Needs(hints=True, sparse=True)
@@ -38,18 +38,6 @@ class NgramDrafter(Drafter):
         super().__init__()
         self.depth, self.branch, self.pool = depth, branch, candidates(depth, branch)
         self._indexes = indexes
-
-    @override
-    def empty(self, batch: int) -> Tensor:
-        return ops.zeros((batch, 1))
-
-    @override
-    def read(self, window: Tensor, taps: Tensor, start: Tensor, count: Tensor, state: Tensor) -> Tensor:
-        return state
-
-    @override
-    def take(self, taps: Tensor, emitted: Tensor, n: Tensor, count: Tensor, state: Tensor) -> Tensor:
-        return state
 
     @override
     def propose(

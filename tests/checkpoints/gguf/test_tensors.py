@@ -48,13 +48,21 @@ def test_the_file_is_where_it_was_and_has_to_be_there(tmp_path: Path) -> None:
         Checkpoint.open(directory)
 
 
-def test_scales_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    path = tiny_gguf.save(tmp_path / "m.gguf", tiny.make("llama", **WIDE), kind=Kind.Q8_0)
+@pytest.mark.parametrize(
+    ("kind", "tensor", "name"),
+    [
+        (Kind.Q8_0, "blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight"),
+        (Kind.F16, "blk.0.ffn_up.weight", "model.layers.0.mlp.up_proj.weight"),
+        (Kind.F16, "blk.1.attn_k.weight", "model.layers.1.self_attn.k_proj.weight"),  # rows in another order
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, kind: Kind, tensor: str, name: str) -> None:
+    path = tiny_gguf.save(tmp_path / "m.gguf", tiny.make("llama", **WIDE), kind=kind)
     reader = gguf.GGUFReader(path)
-    at = next(tensor for tensor in reader.tensors if tensor.name == "blk.0.attn_q.weight").data_offset
+    at = next(each for each in reader.tensors if each.name == tensor).data_offset
     content = bytearray(path.read_bytes())
     content[at : at + 2] = np.float16(np.inf).tobytes()
     path.write_bytes(content)
     checkpoint = Checkpoint.open(sources.resolve(str(path), cache_dir=tmp_path / "cache").directory)
-    with pytest.raises(UserError, match=r"blk\.0\.attn_q\.weight.*NaN or infinity"):
-        checkpoint.weight("model.layers.0.self_attn.q_proj.weight")
+    with pytest.raises(UserError, match=rf"{tensor}.* holds NaN or infinity"):
+        checkpoint.weight(name)
